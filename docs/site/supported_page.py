@@ -138,7 +138,8 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         "Every compute namespace has them from the start, activated, and they cannot be unloaded. "
         "*bytes* is the number of bytes of range 0 to process, 0 for all. Too few or too small "
         "ranges and invalid parameters are refused with Invalid Field before anything is "
-        "written, and the log gives the reason.",
+        "written, and the log gives the reason. An accelerator runs `query` as the firmware "
+        f"{csd_spec.opcodes.QUERY_FIRMWARE:X}h ([commands.md](commands.md#queries)).",
         ("index", "name", "ranges", "CPARAM1", "CPARAM2", "result"),
         (
             (

@@ -76,6 +76,13 @@ PROGRAMS = {
         "the number of selected records, including those that do not fit",
     ),
     DeviceProgram.TFLITE: Program("tflite", "bytes", "", "the number of bytes of output"),
+    DeviceProgram.QUERY: Program(
+        "query",
+        "",
+        "",
+        "the number of bytes of the piece, its header included; the request may be the command's "
+        "data instead of range 2",
+    ),
 }
 
 Cells = Sequence[str]

@@ -43,7 +43,8 @@ from support.apu import CONFIG, Board, board, program
 from support.bpf import exit_, mov
 from support.engines import CONFIG as ENGINE_CONFIG
 from support.engines import PAGE, EngineBoard, engine_board
-from support.queries import arrow, parquet, request, sales, whole
+from support.queries import request, sales, whole
+from support.tables import arrow, parquet
 from support.workers import PlayedSupervisor
 
 MEDIA, OTHER = 256 * PAGE, 128 * PAGE
@@ -152,7 +153,7 @@ def test_a_file_in_granted_blocks_is_queried(apu: Board, compression: str) -> No
 
 
 def test_a_result_comes_in_pieces_of_one_execution(apu: Board) -> None:
-    data = arrow(sales())
+    data = arrow(sales(), 1000, compression="zstd")
     scatter(apu, data, EXTENTS)
     output, headers = whole(CHEAP, len(data), lambda asked: job(apu, asked))
     assert rows(output) == expected_rows()
@@ -185,8 +186,8 @@ def test_the_program_is_chosen_by_its_identifier(apu: Board) -> None:
     assert apu.send_firmware(SEVEN, QUERY_FIRMWARE) == VendorStatus.INVALID_FIRMWARE
     assert apu.read_firmware(64, QUERY_FIRMWARE)[0] == VendorStatus.INVALID_FIRMWARE
     assert apu.control(Operation.START) == VendorStatus.INVALID_FIRMWARE
-    query = {"firmware": QUERY_FIRMWARE, "arguments": encode_arguments([b"none"])}
-    assert apu.control(Operation.START, **query) == VendorStatus.INVALID_BUFFERS
+    started = apu.control(Operation.START, firmware=QUERY_FIRMWARE)
+    assert started == VendorStatus.INVALID_BUFFERS
     assert apu.send_firmware(SEVEN) == 0
     assert apu.control(Operation.SELECT_FIRMWARE, firmware=0) == 0
     assert apu.status().firmware == 0
@@ -278,7 +279,7 @@ def test_a_query_has_one_argument(apu: Board) -> None:
 
 def test_hostile_files_cost_a_job_each(apu: Board) -> None:
     chosen = random.Random(39)
-    sound = [parquet(sales(300)), arrow(sales(300))]
+    sound = [parquet(sales(300)), arrow(sales(300), compression="lz4")]
     grant(apu, 0, 32)
     for number in range(40):
         data = bytearray(sound[number % 2])
@@ -295,7 +296,7 @@ def test_hostile_files_cost_a_job_each(apu: Board) -> None:
 
 
 def test_a_worker_that_is_lost_costs_its_job(apu: Board) -> None:
-    data = arrow(sales())
+    data = arrow(sales(), 1000, compression="zstd")
     scatter(apu, data, EXTENTS)
     first = job(apu, request(CHEAP, len(data)))
     worker = apu.worker(0)

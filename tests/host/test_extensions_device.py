@@ -16,12 +16,13 @@ from potash.sdk.memory_namespace import Bytes, MemoryNamespace
 from potash.vm.drive import device_process
 from potash_firmware import extensions
 from potash_firmware.bpf.added import found
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from support.compute_programs import program
 from support.extended import written
 
 MEMORY, COMPUTE = 2, 3
 """Namespace identifiers."""
-FIRST = 9
+FIRST = len(DeviceProgram)
 """The index of the first device-defined program of an extension."""
 
 EXTENSION = """

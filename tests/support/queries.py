@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from csd_spec.table_plans import Piece, PieceFlag, Plan, Request
 
@@ -26,21 +23,6 @@ def sales(rows: int = ROWS) -> pa.Table:
     )
 
 
-def parquet(table: pa.Table, **options: Any) -> bytes:
-    stream = io.BytesIO()
-    pa.parquet.write_table(table, stream, **options)
-    return stream.getvalue()
-
-
-def arrow(table: pa.Table, compression: str = "zstd") -> bytes:
-    """An Arrow file with compressed buffers."""
-    stream = io.BytesIO()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_file(stream, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=1000)
-    return stream.getvalue()
-
-
 def request(plan: Plan, size: int, offset: int = 0) -> bytes:
     """The request of a piece of a query of a file of `size` bytes."""
     data = plan.encode()
@@ -49,7 +31,8 @@ def request(plan: Plan, size: int, offset: int = 0) -> bytes:
 
 def whole(plan: Plan, size: int, run: Callable[[bytes], bytes]) -> tuple[bytes, list[Piece]]:
     """The output of a query, of which `run` answers a request with a piece; and their headers."""
-    output, headers, offset = b"", [], 0
+    headers: list[Piece] = []
+    output, offset = b"", 0
     while not headers or headers[-1].flags & PieceFlag.MORE:
         made = run(request(plan, size, offset))
         header = Piece.decode_head(made)

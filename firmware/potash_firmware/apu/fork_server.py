@@ -203,17 +203,13 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
 
 
 def _load_queries() -> None:
-    """Import what queries of tables need. Arrow computes in one thread, and its memory is that of
-    the C library, which a worker's limit counts."""
+    """Import what queries of tables need; memory is the C library's, which a limit counts."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     gc.disable()
     try:
-        import pyarrow
+        import pyarrow.acero  # noqa: F401 - each worker would import it for its first groups
 
         from potash_firmware import tables  # noqa: F401
-
-        pyarrow.set_cpu_count(1)
-        pyarrow.set_io_thread_count(1)
     except ImportError as error:
         log.error("queries cannot run: %s", error)
     gc.freeze()

@@ -18,7 +18,7 @@ from potash_firmware.apu.model import Grant
 from potash_firmware.apu.work_counter import WorkCounter
 
 if TYPE_CHECKING:
-    from potash_firmware.tables import Execution, Source
+    from potash_firmware.tables import ByteSource, Execution
 
 LACKING = "queries need pyarrow on the device's machine: pip install 'potash[columns]'"
 """The reason why a device refuses the program."""
@@ -108,14 +108,20 @@ class Queries:
         self._execution, self._of = None, None
 
     def piece(
-        self, request: bytes | memoryview, source: "Source", into: memoryview, file: Hashable = None
+        self,
+        request: bytes | memoryview,
+        source: "ByteSource",
+        into: memoryview,
+        file: Hashable = None,
     ) -> int:
         """Write a piece of a result; returns its bytes. `file` says which one `source` has.
 
         Raises ValueError for a request that is refused, MediaReadError and MemoryError.
         """
-        from potash_firmware import tables
-
+        try:
+            from potash_firmware import tables
+        except ImportError as error:
+            raise ValueError(f"pyarrow cannot be used: {error}") from None
         header = Request.decode_head(request)
         plan = bytes(request[Request.RECORD.size :][: header.plan_size])
         of = header._replace(offset=0), plan, file

@@ -313,8 +313,8 @@ class JobWorker(_ProgramWorker):
             if message.program == DeviceProgram.QUERY:
                 made = self._query(message, media, data)
                 return JobExecuted(message.tag, Outcome.RETURNED, made, output_length=made)
-            self._queries.drop()
-            if self._program is None:
+            if self._program is None:  # as after a query
+                self._queries.drop()
                 if self._descriptors[message.program] != CLOSED:
                     self._image = _contents(self._descriptors[message.program])
                     self._close(message.program)
