@@ -32,7 +32,6 @@ from potash_firmware.tables.files import (
     Counters,
     Path,
     SourceFile,
-    empty,
     open_table,
 )
 from potash_firmware.tables.groups import Groups
@@ -182,7 +181,7 @@ def _result(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The result's columns and its rows. Raises Refused, the rows too."""
     table = open_table(file, counters)
-    nothing = empty(table.schema)
+    nothing = table.empty()
     plan = (
         plan
         if plan.select

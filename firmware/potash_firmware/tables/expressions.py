@@ -21,9 +21,12 @@ _MIXED = _COMPARISONS | {
 }
 """Functions whose arguments become of one type."""
 
+MOST_DIGITS = 400
+"""Digits to which numbers are rounded."""
+
 _match = pc.MatchSubstringOptions
 _OPTIONS: Mapping[str, Callable[..., Any]] = {
-    "round": lambda digits=0: pc.RoundOptions(digits),
+    "round": lambda digits=0: _rounding(digits),
     **dict.fromkeys(("starts_with", "ends_with", "match_substring", "match_like"), _match),
     **dict.fromkeys(("match_substring_regex", "find_substring", "count_substring"), _match),
     **dict.fromkeys(("utf8_trim", "utf8_ltrim", "utf8_rtrim"), pc.TrimOptions),
@@ -32,6 +35,12 @@ _OPTIONS: Mapping[str, Callable[..., Any]] = {
     "strftime": pc.StrftimeOptions,
 }
 """Functions whose constants are options of Arrow's."""
+
+
+def _rounding(digits: int) -> Any:
+    if abs(digits) > MOST_DIGITS:  # Arrow would multiply so often
+        raise ValueError(f"it has at most {MOST_DIGITS} digits")
+    return pc.RoundOptions(digits)
 
 
 def path_of(column: Column) -> Path:

@@ -69,6 +69,11 @@ class TableFile(NamedTuple):
     batches: Callable[[list[Path], Exclude], Iterator[Batch]]
     """Batches with columns, without row groups that can be excluded."""
 
+    def empty(self) -> Batch:
+        """No rows: a plan is tried on these before anything is read."""
+        columns = {field.name: plain(pa.nulls(0, field.type)) for field in self.schema}
+        return Batch(0, columns)
+
 
 Exclude = Callable[[Any], bool]
 """True if no row of a Parquet row group, given by its metadata, can count."""
@@ -125,18 +130,18 @@ def open_table(file: SourceFile, counters: Counters) -> TableFile:
     """The table in a file. Raises Refused."""
     magic = bytes(file.read(8))
     file.seek(0)
-    with file.reading():
-        if magic[:4] == b"PAR1":
-            return _parquet(file, counters)
-        if magic == b"ARROW1\0\0":
-            return _arrow_file(file, counters)
-        if magic[:4] == b"\xff" * 4:
-            return _arrow_stream(file, counters)
     if magic[:4] == b"FEA1":
         raise Refused("the file has the first version of Feather; write it as the second")
     if magic[:4] == b"PARE":
         raise Refused("the file is an encrypted Parquet file")
-    raise Refused("the file is neither a Parquet file nor an Arrow file")
+    readers = {b"PAR1": _parquet, b"ARRO": _arrow_file, b"\xff" * 4: _arrow_stream}
+    if magic[:4] not in readers:
+        raise Refused("the file is neither a Parquet file nor an Arrow file")
+    with file.reading():
+        table = readers[magic[:4]](file, counters)
+        table.empty()
+        str(table.schema)  # its names are text
+        return table
 
 
 def plain(column: Any) -> Any:
@@ -163,11 +168,6 @@ def _without_views(kind: Any) -> Any:
     if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
     return kind
-
-
-def empty(schema: pa.Schema) -> Batch:
-    """No rows of a table: what a plan is tried on before anything is read."""
-    return Batch(0, {field.name: plain(pa.nulls(0, field.type)) for field in schema})
 
 
 def _batch(found: pa.RecordBatch, counters: Counters) -> Batch:

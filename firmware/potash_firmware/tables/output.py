@@ -78,9 +78,9 @@ def values_of(array: Any) -> list[Any]:
             return array.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
         text = array.cast(pa.string()).to_pylist()
         return [value and value.replace(" ", "T") for value in text]
-    values = array.to_pylist()
     if types.is_decimal(kind):
-        return [None if value is None else str(value) for value in values]
+        array = array.cast(pa.string())
+    values = array.to_pylist()
     if any(isinstance(value, bytes) for value in values):
         return [None if value is None else value.hex() for value in values]
     return values  # type: ignore[no-any-return]

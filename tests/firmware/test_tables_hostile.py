@@ -1,0 +1,96 @@
+"""Damaged files of tables and wild plans: an answer or one sentence, in a confined process too."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from csd_spec.table_plans import Order, Plan
+from potash_firmware.confinement import Bounds, confine, libraries
+from potash_firmware.tables import Refused
+from support.tables import aggregate, ask, call, column, fields, parquet, rows
+from support.tables_fuzz import FILES, attempt, damaged_file, wild_plan
+
+
+@pytest.mark.parametrize("case", [damaged_file, wild_plan])
+def test_hostile_cases(case: Any) -> None:
+    found = attempt(case, 0, 400)
+    assert found.faults == []
+    assert min(found.outcomes[kind] for kind in ("answer", "refused")) > 10, found
+    print(found.crashes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1_000_000, 1_200_000, 20_000))
+@pytest.mark.parametrize("case", [damaged_file, wild_plan])
+def test_many_hostile_cases(case: Any, first: int) -> None:
+    found = attempt(case, first, 20_000)
+    assert found.faults == []
+    print(found.crashes)
+
+
+def in_child(run: Callable[[], None]) -> str:
+    """The traceback of a function in a confined process with 1 GiB beside what this one has;
+    nothing if it ended well."""
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            confine(Bounds(memory=used + (1 << 30), seconds=60, readable=libraries()))
+            run()
+        except BaseException:  # noqa: BLE001
+            os.write(writing, traceback.format_exc().encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as report:
+        text = report.read()
+    _, status = os.waitpid(child, 0)
+    return text or ("" if status == 0 else f"status {status}")
+
+
+def test_confined_queries() -> None:
+    """Groups, text, time zones, order: without files but those of libraries."""
+    plan = Plan(
+        where=call("match_substring_regex", column("s"), "^[a-z]+$"),
+        by=fields("k"),
+        select=fields(
+            "k",
+            hours=aggregate("sum", call("hour", column("t"))),
+            different=aggregate("count_distinct", column("x")),
+            spread=aggregate("stddev", column("f")),
+        ),
+        order=(Order("k"),),
+    )
+
+    def run() -> None:
+        for data in FILES.values():
+            assert rows(data, plan) == [
+                {"k": "a", "hours": 50, "different": 1, "spread": 0.0},
+            ]
+        with pytest.raises(OSError, match="Permission denied"):
+            Path("/etc/passwd").read_bytes()
+
+    assert in_child(run) == ""
+
+
+def test_a_file_that_needs_more_memory_than_there_is() -> None:
+    """Equal values take few bytes in Parquet, and many once they are joined and sorted."""
+    data = parquet(pa.table({"s": ["a" * 1000] * 100_000}))
+    assert len(data) < 20_000
+
+    def run() -> None:
+        assert rows(data, Plan(select=fields("s"), limit=1)) == [{"s": "a" * 1000}]
+        text: Any = column("s")
+        for _ in range(4):
+            text = call("binary_join_element_wise", text, text, ", ")
+        with pytest.raises((MemoryError, Refused)):
+            ask(data, Plan(select=fields(y=text), order=(Order("y"),)))
+
+    assert in_child(run) == ""
