@@ -1,13 +1,11 @@
 """Modelled time of processor cores that run programs and models next to the data.
 
 What a program executes is counted elsewhere, and is the same on every machine; this turns counts
-into nanoseconds. A core does one job at a time, in the order in which they arrive. Nothing in here
-has a clock, and nothing waits.
+into nanoseconds. `units` shares them out to jobs.
 """
 
 import math
-from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
@@ -156,60 +154,3 @@ class Price:
         counts = (*instructions, *others, *queries)
         total = sum(map(int.__mul__, counts, self._prices), self._dispatch)
         return -(-total // self._unit)
-
-
-@dataclass(eq=False)
-class Job:
-    """A job on a core."""
-
-    core: Hashable
-    arrived: int
-    """ns."""
-    start: int | None = None
-    """ns; None while it is not known when the jobs before it end."""
-    end: int | None = None
-
-
-@dataclass
-class _Core:
-    free: int = 0
-    jobs: deque[Job] = field(default_factory=deque)
-    """Jobs that have not ended, in the order of their arrival."""
-
-
-class Cores:
-    """Any number of cores, each with its queue of jobs. Times are ns, of any clock."""
-
-    def __init__(self) -> None:
-        self._cores: dict[Hashable, _Core] = {}
-
-    def begin(self, core: Hashable, now: int) -> Job:
-        """A job arrives at a core."""
-        queue = self._cores.setdefault(core, _Core())
-        job = Job(core, now)
-        if not queue.jobs:
-            job.start = max(now, queue.free)
-        queue.jobs.append(job)
-        return job
-
-    def end(self, job: Job, at: int) -> Job | None:
-        """A job, whose start is known, ends; returns the one of which the start is known now."""
-        if job.start is None:
-            raise ValueError("a job ends before it can have begun")
-        job.end = max(job.start, at)
-        return self._leave(job, job.end)
-
-    def drop(self, job: Job, now: int) -> Job | None:
-        """A job that has not ended never will; what follows is as in `end`."""
-        begun = job.start is not None and job.start < now
-        return self._leave(job, now if begun else 0)
-
-    def _leave(self, job: Job, free: int) -> Job | None:
-        queue = self._cores[job.core]
-        queue.jobs.remove(job)
-        queue.free = max(queue.free, free)
-        following = queue.jobs[0] if queue.jobs else None
-        if following is None or following.start is not None:
-            return None
-        following.start = max(following.arrived, queue.free)
-        return following

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from potash_device import cores as timing
-from potash_device.cores import CoreProfile, Cores, Price, Work
+from potash_device.cores import CoreProfile, Price, Work
 from potash_device.flash.profile import ProfileError, Rate
 from potash_firmware.bpf.counters import Kind
 from potash_firmware.ftl import named
@@ -74,32 +74,6 @@ def test_the_sum_is_rounded_up_once_whatever_the_clock() -> None:
         exact += Fraction(work.bytes * profile.dram.ns, profile.dram.bytes)
         exact += Fraction(work.vta_cycles * second, profile.vta_hz)
         assert Price(profile)(work) == math.ceil(exact)
-
-
-def test_a_core_does_one_job_at_a_time_in_the_order_of_arrival() -> None:
-    cores = Cores()
-    first, second, other = cores.begin("a", 100), cores.begin("a", 150), cores.begin("b", 150)
-    assert (first.start, second.start, other.start) == (100, None, 150)
-    with pytest.raises(ValueError, match="before it can have begun"):
-        cores.end(second, 200)
-    assert cores.end(first, 400) is second
-    assert second.start == 400
-    assert cores.end(second, 450) is None
-    assert cores.begin("a", 420).start == 450
-    assert cores.end(other, 160) is None
-    assert cores.begin("b", 1000).start == 1000
-
-
-def test_a_job_that_is_dropped_has_had_its_core_until_then() -> None:
-    cores = Cores()
-    first, second, third = (cores.begin(0, now) for now in (10, 20, 30))
-    assert cores.drop(second, 40) is None
-    assert cores.drop(first, 50) is third
-    assert third.start == 50
-    waiting = cores.begin(0, 60)
-    cores.drop(waiting, 1000)
-    cores.end(third, 70)
-    assert cores.begin(0, 65).start == 70
 
 
 def test_a_profile_has_a_table_of_its_cores(tmp_path: Path) -> None:

@@ -201,6 +201,7 @@ def test_a_trace_shows_jobs_in_modelled_time(host: Host, apu: ApuPort) -> None:
     host.board.trace.sink = lambda point, known: seen.append((point, known))
     at(host, SECOND)
     say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+    at(host, SECOND + PRICE(WORK))
     (shown,) = [known for point, known in seen if point == "rpu.modelled"]
     ends = (SECOND + PRICE(WORK)) / SECOND
     assert shown == {"op": "JOB", "began": 1.0, "ends": pytest.approx(ends)}

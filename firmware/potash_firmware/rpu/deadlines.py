@@ -97,6 +97,10 @@ class Timer:
         self.over = False
         self._call = call
 
+    def __lt__(self, other: object) -> bool:
+        """One that is set anew may have the time and the place of the one before."""
+        return False
+
     def wake(self) -> None:
         self.over = True
         self._call()

@@ -110,7 +110,7 @@ class Runs:
         self.scheduler.start(self._follow(run, run.execution))
         execution = yield Wait(run.execution, never, stop=partial(self.stop, run))
         if self.job_time is not None and run.timed is not None:
-            yield from self.job_time.until_due(run.timed)
+            yield from self.job_time.until_end(run.timed)
         return self._outcome(run, execution)
 
     def _prepare(

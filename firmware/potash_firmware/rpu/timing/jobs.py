@@ -3,8 +3,8 @@
 A worker executes a program as fast as it can and counts what it does. From that follows when the
 modelled core would have ended; blocks that the program has read pass through the modelled drive at
 the times at which the core would have asked for them. What a program comes to is kept until then.
-Each accelerator and each compute namespace has one core, which a job has until it is due, or until
-nobody waits for it any more.
+Each accelerator has a core of its own, and each compute namespace units that it shares out (see
+`potash_device.units`), which tasks have until they are due, or until nobody waits for them.
 """
 
 import logging
@@ -15,11 +15,12 @@ from typing import NamedTuple, Protocol
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
-from potash_device.cores import Cores, Job, Price, Work
+from potash_device.cores import Price, Work
+from potash_device.units import Ahead, Fifo, Pool, Task, Unit
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
-from potash_firmware.rpu.deadlines import Timer
+from potash_firmware.rpu.deadlines import NO_TIMER
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
 from potash_firmware.rpu.timing.holding import Running
@@ -40,34 +41,61 @@ class Apu(Protocol):
     def send(self, message: messages.JobDue | messages.JobOverdue) -> None: ...
 
 
-@dataclass(eq=False)
-class Timed:
-    """A job or an execution, until it is known when it ends; then `due` says so."""
+POLL_NS = 1_000_000
+"""Guest time between two looks at what an emulation has done, while others wait for it."""
 
+
+class _Pool(Pool):
+    """The units of a core or of a compute namespace, first come, first served."""
+
+    def __init__(self) -> None:
+        super().__init__(Fifo(), [Unit(0)])
+        self.tasks: dict[Timed, None] = {}
+        """Those that have not ended, in the order of arrival."""
+        self.timer = NO_TIMER
+        """The timer of its next step."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Timed(Task):
+    """A job or an execution, until it has ended in modelled time."""
+
+    arrived: int
     what: str
     """A job or an execution, in traces."""
-    place: Job
+    pool: _Pool
+    time: "JobTime"
     cancel: Callable[[], None]
-    order: int
-    """Its place among those with the same times, whichever worker ends first."""
     over: Callable[[int], None] = lambda _: None
-    """Called at that time, with it, unless nothing comes of the job."""
-    known: Signal = field(default_factory=Signal)
-    """Sent when that time is known, which may lie ahead."""
+    """Called at its end, with the time, unless nothing comes of the job."""
+    order: int = 0
+    """Its place among those with the same times, whichever worker ends first."""
+    ended: Signal = field(default_factory=Signal)
+    """Sent at its end."""
     row: int = 0
     """The same as `Execute.row`."""
     live: Row = field(default_factory=unshared_row)
     work: Work | None = None
     """All that it has counted, once its worker has ended."""
     reads: list[messages.Read] = field(default_factory=list)
-    due: int | None = None
-    timer: Timer | None = None
-    """The next step for the job."""
     served: int = 0
     """Reads that the drive has been given."""
-    at: int = 0
-    """The time at which the last of these completed, and the core's work before that: `worked`."""
-    worked: int = 0
+
+    def ahead(self) -> Ahead:
+        if self.work is None:
+            done = self.live[Word.MODELLED] * self.time.factor
+        elif self.served < len(self.reads):
+            done = self.reads[self.served].at * self.time.factor
+        else:
+            done = self.time.duration(self.work)
+        return Ahead(max(0, done - self.done), is_point=self.work is not None)
+
+    def reached(self, at: int) -> int | None:
+        if self.served < len(self.reads):
+            self.served += 1
+            return self.time.read(self.reads[self.served - 1], at)
+        self.time.end(self, at)
+        return None
 
 
 class _Ended(NamedTuple):
@@ -85,8 +113,7 @@ class JobTime(Part):
         self._scheduler = scheduler
         self._apu = apu
         self._price = Price(timing.processor)
-        self._cores = Cores()
-        self._timed: dict[Job, Timed] = {}
+        self._pools: dict[Hashable, _Pool] = {}
         self._accelerators: dict[int, tuple[int, Timed]] = {}
         """The job of each, and its number."""
         self._ended: dict[int, _Ended] = {}
@@ -101,8 +128,9 @@ class JobTime(Part):
 
     def reset(self, *, next_host: bool = False) -> None:
         """The session is over: what runs is stopped, and nobody waits for it."""
-        for timed in reversed(list(self._timed.values())):  # none is to begin in the place of one
-            self._drop(timed)
+        for pool in self._pools.values():
+            for timed in reversed(list(pool.tasks)):  # none is to begin in the place of one
+                self._drop(timed)
         self.apu_lost()
 
     def apu_lost(self) -> None:
@@ -138,7 +166,7 @@ class JobTime(Part):
         timed.reads += message.reads
         if not message.more:
             timed.work = message.work
-            self._settle(timed)
+            self._go_on(timed.pool)
 
     def left(self, message: messages.JobLeft) -> None:
         number, timed = self._accelerators.get(message.accelerator, (None, None))
@@ -148,17 +176,20 @@ class JobTime(Part):
 
     def _job_due(self, accelerator: int, number: int, due: int) -> None:
         _, timed = self._accelerators[accelerator]
-        assert timed.place.start is not None
+        assert timed.start is not None
         self._timing.lateness.add(max(0, self._timing.clock.now() - due))
-        self._ended[accelerator] = _Ended(timed.place.start, due)
-        start = timed.place.start
+        self._ended[accelerator] = _Ended(timed.start, due)
         self._timing.completed(
             TimedCompletion(
-                CompletionKind.JOB, nsid=accelerator, arrived=start, began=start, completed=due
+                CompletionKind.JOB,
+                nsid=accelerator,
+                arrived=timed.start,
+                began=timed.start,
+                completed=due,
             )
         )
         self.awaited.add(accelerator)
-        self._send(messages.JobDue(accelerator, number, due - timed.place.start))
+        self._send(messages.JobDue(accelerator, number, due - timed.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
         """The time at which bytes of a job's output are written, and the time since the job's
@@ -181,9 +212,9 @@ class JobTime(Part):
         return timed
 
     def _execution_over(self, timed: Timed, due: int) -> None:
-        assert timed.place.start is not None
+        assert timed.start is not None
         self._timing.executions += 1
-        self._timing.execution_ns = due - timed.place.start
+        self._timing.execution_ns = due - timed.start
 
     def row(self, timed: Timed) -> int:
         """The row for an execution that is given to the engine; 0 if there is none left."""
@@ -202,14 +233,14 @@ class JobTime(Part):
             self._drop(timed)
         else:
             timed.work = work
-            self._settle(timed)
+            self._go_on(timed.pool)
 
-    def until_due(self, timed: Timed) -> Steps[None]:
+    def until_end(self, timed: Timed) -> Steps[None]:
         """Wait until the execution would have ended."""
         try:
-            if timed.due is None:
-                yield Wait(timed.known)
-            yield from self._scheduler.until(timed.due, began=timed.place.start or 0)
+            if timed.end is None:
+                yield Wait(timed.ended)
+            yield from self._scheduler.until(timed.end, began=timed.start or 0)
         except GeneratorExit:
             self._drop(timed)
             raise
@@ -221,24 +252,31 @@ class JobTime(Part):
 
         `writing` of the jobs whose programs have ended wait for their output to be written.
         """
-        return len(self.awaited) > writing or any(
-            timed.work is None and place.start is not None for place, timed in self._timed.items()
-        )
+        return len(self.awaited) > writing or any(True for _ in self._emulated())
 
     def running(self) -> Iterator[Running]:
         """The running jobs and executions, with the progress of their workers."""
-        factor = self._timing.factor
         lost = set()  # with their APU, which the next one is to say
         if self._apu.port is None:
             lost = {timed for _, timed in self._accelerators.values()}
-        for place, timed in self._timed.items():
-            if timed.work is None and place.start is not None and timed not in lost:
-                yield Running(place, place.start, timed.live[Word.MODELLED] * factor)
+        for since, timed in self._emulated():
+            if timed not in lost:
+                yield Running(timed, since, timed.live[Word.MODELLED] * self._timing.factor)
+
+    def _emulated(self) -> Iterator[tuple[int, Timed]]:
+        """Tasks on a unit that are still emulated, and the time at which one would have begun that
+        has had its unit all the time."""
+        for pool in self._pools.values():
+            for unit in pool.units:
+                timed = unit.task
+                if isinstance(timed, Timed) and timed.work is None and timed.end is None:
+                    yield unit.since - timed.done, timed
 
     def fail(self) -> None:
         """Have all that runs end, as it takes too long."""
-        for timed in [one for one in self._timed.values() if one.work is None]:
-            timed.cancel()
+        for pool in self._pools.values():
+            for timed in [task for task in pool.tasks if task.work is None]:
+                timed.cancel()
 
     def _arrive(
         self,
@@ -247,66 +285,58 @@ class JobTime(Part):
         cancel: Callable[[], None],
         over: Callable[[int], None] = lambda _: None,
     ) -> Timed:
-        place = self._cores.begin(core, self._timing.clock.now())
-        order = self._scheduler.deadlines.place()
-        timed = self._timed[place] = Timed(what, place, cancel, order, over)
+        pool = self._pools.get(core)
+        if pool is None:
+            pool = self._pools[core] = _Pool()
+        timed = Timed(
+            arrived=self._timing.clock.now(), what=what, pool=pool, time=self, cancel=cancel
+        )
+        timed.order, timed.over = self._scheduler.deadlines.place(), over
+        pool.tasks[timed] = None
+        pool.arrive(timed)
+        self._go_on(pool)
         return timed
 
+    def duration(self, work: Work) -> int:
+        """Time of a unit that work takes."""
+        return self._price(work) * self._timing.factor
+
+    @property
+    def factor(self) -> int:
+        return self._timing.factor
+
     def _drop(self, timed: Timed) -> None:
-        if self._timed.pop(timed.place, None) is not None:
-            if timed.timer is not None:
-                timed.timer.cancel()
+        if timed.end is None:
             now = self._timing.clock.now()
-            following = self._cores.drop(timed.place, now)
-            self._known(timed, now)
-            self._begin(following)
+            timed.pool.drop(timed, now)
+            self._leave(timed, now)
+            self._go_on(timed.pool)
 
-    def _leave(self, timed: Timed, due: int) -> None:
-        del self._timed[timed.place]
+    def end(self, timed: Timed, due: int) -> None:
+        """A task has ended in modelled time."""
+        assert timed.start is not None
+        self._timing.show(timed.what, timed.start, due)
+        self._leave(timed, due)
         timed.over(due)
-        self._begin(self._cores.end(timed.place, due))
 
-    def _begin(self, following: Job | None) -> None:
-        """A core was left, so it may be known now when the next job begins."""
+    def _leave(self, timed: Timed, at: int) -> None:
+        del timed.pool.tasks[timed]
+        timed.end = at
+        timed.ended.send()
+
+    def _go_on(self, pool: _Pool) -> None:
+        """Let the pool decide what it can, and come back when it can decide more."""
+        now = self._timing.clock.now()
+        following = pool.advance(now, READS_AT_ONCE)
+        if following is None and pool.contended:
+            following = now + POLL_NS
+        pool.timer.cancel()
         if following is not None:
-            self._settle(self._timed[following])
+            order = min(timed.order for timed in pool.tasks)
+            step = partial(self._go_on, pool)
+            pool.timer = self._scheduler.deadlines.call(max(following, now + 1), step, order)
 
-    def _settle(self, timed: Timed) -> None:
-        """Find out when it ends, if it is known when it has begun and what it has done."""
-        start = timed.place.start
-        dropped = timed.place not in self._timed  # the engine ends an execution after a reset, too
-        if timed.work is not None and start is not None and not dropped:
-            timed.at = start
-            self._go_on(timed)
-
-    def _go_on(self, timed: Timed) -> None:
-        """Give the drive the reads whose time has come, and end behind the last."""
-        assert timed.work is not None
-        factor, clock = self._timing.factor, self._timing.clock
-        for _ in range(READS_AT_ONCE):
-            if timed.served == len(timed.reads):
-                break
-            read = timed.reads[timed.served]
-            at = timed.at + (read.at - timed.worked) * factor
-            if at > clock.now():
-                self._call(at, timed, partial(self._go_on, timed))
-                return
-            timed.at, timed.worked = self._read(read, at), read.at
-            timed.served += 1
-        else:
-            self._call(clock.now() + 1, timed, partial(self._go_on, timed))
-            return
-        due = timed.at + max(0, self._price(timed.work) - timed.worked) * factor
-        assert timed.place.start is not None
-        self._timing.show(timed.what, timed.place.start, due)
-        self._known(timed, due)
-        self._call(due, timed, partial(self._leave, timed, due))
-
-    def _call(self, at: int, timed: Timed, step: Callable[[], None]) -> None:
-        """Take a step at a time, unless the job is gone by then."""
-        timed.timer = self._scheduler.deadlines.call(at, step, timed.order)
-
-    def _read(self, read: messages.Read, at: int) -> int:
+    def read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""
         try:
             return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
@@ -315,10 +345,6 @@ class JobTime(Part):
         except (NvmeError, ValueError) as error:
             log.debug("a read of a job is not modelled: %s", error)
             return at
-
-    def _known(self, timed: Timed, due: int) -> None:
-        timed.due = due
-        timed.known.send()
 
     def _send(self, message: messages.JobDue | messages.JobOverdue) -> None:
         if self._apu.port is not None:

@@ -1,0 +1,195 @@
+"""Schedules of compute units, against a simulation that looks at every nanosecond."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from potash_device.units import (
+    Ahead,
+    Choice,
+    Fifo,
+    Grouped,
+    Pool,
+    Priority,
+    RoundRobin,
+    Scheduler,
+    Task,
+    Unit,
+)
+
+
+@dataclass(eq=False)
+class Known(Task):
+    """A task of so many nanoseconds, of which so many are known so far."""
+
+    length: int = 1
+    shown: int = 0
+
+    def ahead(self) -> Ahead:
+        if self.shown < self.length:
+            return Ahead(max(0, self.shown - self.done), is_point=False)
+        return Ahead(self.length - self.done, is_point=True)
+
+    def reached(self, at: int) -> int | None:
+        return None
+
+
+@dataclass
+class Given:
+    """The same task for the simulation."""
+
+    arrived: int
+    length: int
+    priority: int
+    program: int
+    number: int
+    left: int = field(init=False)
+    end: int | None = None
+
+    def __post_init__(self) -> None:
+        self.left = self.length
+
+
+@dataclass
+class Place:
+    task: Given | None = None
+    slice_end: int | None = None
+
+
+def every_nanosecond(
+    tasks: Sequence[Given],
+    units: int,
+    choose: Callable[[list[Given], list[Place]], tuple[Given, int] | None],
+    slice_ns: int | None,
+    preempts: bool,
+) -> list[int]:
+    """The ends of tasks, by doing each nanosecond what is to be done then."""
+    places, ready, time = [Place() for _ in range(units)], list[Given](), 0
+    coming = list(tasks)
+
+    def assign() -> None:
+        while ready and (choice := choose(ready, places)) is not None:
+            task, number = choice
+            ready.remove(task)
+            places[number].task = task
+            places[number].slice_end = None if slice_ns is None else time + slice_ns
+
+    while any(task.end is None for task in tasks):
+        for place in places:
+            if place.task is not None and place.task.left == 0:
+                place.task.end, place.task = time, None
+                assign()
+        for place in places:
+            if place.task is not None and place.slice_end == time:
+                if ready:
+                    ready.append(place.task)
+                    place.task = None
+                    assign()
+                else:
+                    assert slice_ns is not None
+                    place.slice_end = time + slice_ns
+        while coming and coming[0].arrived == time:
+            task = coming.pop(0)
+            ready.append(task)
+            if preempts and all(place.task is not None for place in places):
+                victim = sorted(
+                    places,
+                    key=lambda place: (
+                        place.task.priority, -place.task.arrived, places.index(place)
+                    ) if place.task else (0, 0, 0),
+                )[0]  # fmt: skip
+                assert victim.task is not None
+                if victim.task.priority < task.priority:
+                    ready.append(victim.task)
+                    victim.task = None
+            assign()
+        for place in places:
+            if place.task is not None:
+                place.task.left -= 1
+        time += 1
+    return [task.end or 0 for task in tasks]
+
+
+def first_free(places: Sequence[Place], numbers: range) -> int | None:
+    return next((number for number in numbers if places[number].task is None), None)
+
+
+def in_order(ready: list[Given], places: list[Place]) -> tuple[Given, int] | None:
+    number = first_free(places, range(len(places)))
+    return None if number is None else (ready[0], number)
+
+
+def by_priority(ready: list[Given], places: list[Place]) -> tuple[Given, int] | None:
+    number = first_free(places, range(len(places)))
+    best = sorted(ready, key=lambda task: (-task.priority, task.arrived, ready.index(task)))[0]
+    return None if number is None else (best, number)
+
+
+def in_groups(ready: list[Given], places: list[Place]) -> tuple[Given, int] | None:
+    """The first unit is for program 1, the second for programs 2 and 3."""
+    of = {1: range(1), 2: range(1, 2), 3: range(1, 2)}
+    for task in ready:
+        number = first_free(places, of.get(task.program, range(2, len(places))))
+        if number is not None:
+            return task, number
+    return None
+
+
+def drawn(source: random.Random) -> list[Given]:
+    count = source.randrange(1, 9)
+    arrivals = sorted(source.randrange(0, 30) for _ in range(count))
+    return [
+        Given(at, source.randrange(1, 25), source.randrange(3), source.randrange(5), number)
+        for number, at in enumerate(arrivals)
+    ]
+
+
+def ends(source: random.Random, given: Sequence[Given], pool: Pool) -> list[int]:
+    """The ends in a pool, whose tasks become known bit by bit, in any order."""
+    tasks = [Known(task.arrived, task.priority, task.program, length=task.length) for task in given]
+    coming, now = list(tasks), 0
+    while any(task.end is None for task in tasks):
+        now += source.randrange(12)
+        while coming and coming[0].arrived <= now:
+            pool.arrive(coming.pop(0))
+        for task in source.sample(tasks, source.randrange(len(tasks) + 1)):
+            task.shown += source.randrange(10)
+        following = pool.advance(now)
+        assert following is None or following > now
+    return [task.end or 0 for task in tasks]
+
+
+SCHEDULERS: dict[str, tuple[Callable[[int], Scheduler], object, bool]] = {
+    "fifo": (lambda _: Fifo(), in_order, False),
+    "rr": (RoundRobin, in_order, False),
+    "priority": (lambda _: Priority(), by_priority, True),
+    "group": (lambda _: Grouped([(frozenset({1}), 1), (frozenset({2, 3}), 1)]), in_groups, False),
+}
+
+
+def compare(name: str, seeds: range) -> None:
+    make, choose, preempts = SCHEDULERS[name]
+    for seed in seeds:
+        source = random.Random(f"{name}{seed}")
+        given = drawn(source)
+        units = source.randrange(3, 6) if name == "group" else source.randrange(1, 5)
+        slice_ns = source.randrange(1, 9)
+        pool = Pool.of(units, make(slice_ns))
+        found = ends(source, given, pool)
+        slices = slice_ns if name == "rr" else None
+        assert found == every_nanosecond(given, units, choose, slices, preempts), (name, seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_schedule_is_that_of_a_simulation_of_every_nanosecond(name: str) -> None:
+    compare(name, range(150))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_two_thousand_schedules_are_those_of_a_simulation(name: str) -> None:
+    compare(name, range(2000))
