@@ -78,7 +78,7 @@ class Choice(NamedTuple):
     unit: Unit
 
 
-class Scheduler(Protocol):
+class UnitScheduler(Protocol):
     """The choice of tasks for units. `slice` is the time for which a task has a unit before others
     get their turn; None where it has it until it ends."""
 
@@ -172,7 +172,7 @@ class _Event(NamedTuple):
 class Pool:
     """Units that share their tasks."""
 
-    scheduler: Scheduler
+    scheduler: UnitScheduler
     units: list[Unit]
     ready: list[Task] = field(default_factory=list)
     """Tasks that wait for a unit."""
@@ -183,7 +183,7 @@ class Pool:
     _arriving: deque[Task] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, units: int = 1, scheduler: Scheduler | None = None) -> "Pool":
+    def of(cls, units: int = 1, scheduler: UnitScheduler | None = None) -> "Pool":
         """A pool of so many units; without a scheduler, first come is first served."""
         return cls(scheduler or Fifo(), [Unit(number) for number in range(units)])
 

@@ -75,8 +75,8 @@ class RegisteredHelper(Registered):
 
 
 @dataclass(frozen=True, eq=False)
-class RegisteredFtl:
-    """A flash translation layer: a class, and the file and line of its decorator."""
+class RegisteredClass:
+    """A class, such as a flash translation layer, and the file and line of its decorator."""
 
     made: type[Any]
     name: str
@@ -150,7 +150,8 @@ class Extensions:
     """Functions that are called after commands, by whether these are Admin commands, and opcode."""
     helpers: dict[str, RegisteredHelper] = field(default_factory=dict)
     operators: dict[str, Registered] = field(default_factory=dict)
-    ftls: dict[str, RegisteredFtl] = field(default_factory=dict)
+    ftls: dict[str, RegisteredClass] = field(default_factory=dict)
+    schedulers: dict[str, RegisteredClass] = field(default_factory=dict)
     programs: dict[str, Registered] = field(default_factory=dict)
     """Device-defined programs, in the order of their indexes."""
     calls: Counter[Registered] = field(default_factory=Counter)
@@ -186,8 +187,9 @@ class Extensions:
             for kind, table in tables.items()
             for number, entry in table.items()
         ]
-        layers = [
-            Listed("flash translation layer", None, entry.name, entry.place[0], None, None)
-            for entry in self.ftls.values()
+        classes = {"flash translation layer": self.ftls, "scheduler": self.schedulers}
+        return functions + [
+            Listed(kind, None, entry.name, entry.place[0], None, None)
+            for kind, table in classes.items()
+            for entry in table.values()
         ]
-        return functions + layers

@@ -24,9 +24,9 @@ from potash_firmware.extension_registry import (
     ExtensionError,
     Extensions,
     Registered,
+    RegisteredClass,
     RegisteredCommand,
     RegisteredFeature,
-    RegisteredFtl,
     RegisteredHelper,
     RegisteredPage,
 )
@@ -49,6 +49,7 @@ __all__ = [
     "io_command",
     "log_page",
     "operator",
+    "scheduler",
     "state",
 ]
 
@@ -69,7 +70,8 @@ HELPER_NUMBERS = range(32, 64)
 """Numbers for added helpers: Potash's own are below."""
 _OWN_HELPERS = frozenset(helper.name.lower() for helper in Helper)
 OWN_FTLS = ("page",)
-"""The names of Potash's flash translation layers."""
+OWN_SCHEDULERS = ("fifo", "priority")
+"""The names of Potash's flash translation layers and schedulers."""
 MOST_STATE_BYTES = 1 << 20
 """Bytes of all states of a drive, as JSON."""
 
@@ -262,18 +264,33 @@ def ftl(made: Class) -> Class:
     `potash_firmware.ftl.interface.Ftl`, of which `submit` alone is necessary; usually it is a
     subclass of `potash.ftl.PageMapped`.
     """
-    if not isinstance(made, type):
-        raise ExtensionError(f"{made!r:.60} is not a class, and @ftl is for a class")
-    if not callable(getattr(made, "submit", None)):
-        raise ExtensionError(
-            f"the class {made.__name__} has no method submit; derive it from potash.ftl.PageMapped"
-        )
-    code = sys._getframe(1)
-    found = RegisteredFtl(made, made.__name__, (code.f_code.co_filename, code.f_lineno))
-    if found.name in OWN_FTLS:
-        raise ExtensionError(f"{found} and Potash's own have the name of an FTL {found.name!r}")
-    add(_registry().ftls, found.name, found, f"the name of an FTL {found.name!r}")
+    _register_class(made, "ftl", "submit", "derive it from potash.ftl.PageMapped", OWN_FTLS)
     return made
+
+
+def scheduler(made: Class) -> Class:
+    """Register a scheduler of compute units by the name of its class, for a drive with `--scheduler
+    NAME`.
+
+    Its method `pick(self, ready, units, now)` chooses a task of `ready` and a free unit for it, or
+    None; an attribute `slice` and a method `preempt` are as in `potash_device.units.UnitScheduler`.
+    """
+    _register_class(made, "scheduler", "pick", "give it one", OWN_SCHEDULERS)
+    return made
+
+
+def _register_class(made: Any, kind: str, method: str, advice: str, own: Collection[str]) -> None:
+    """Register the class that the caller's caller decorates, unless it lacks a method."""
+    if not isinstance(made, type):
+        raise ExtensionError(f"{made!r:.60} is not a class, and @{kind} is for a class")
+    if not callable(getattr(made, method, None)):
+        raise ExtensionError(f"the class {made.__name__} has no method {method}; {advice}")
+    code = sys._getframe(2)
+    found = RegisteredClass(made, made.__name__, (code.f_code.co_filename, code.f_lineno))
+    what = f"the name of {'an FTL' if kind == 'ftl' else 'a scheduler'} {found.name!r}"
+    if found.name in own:
+        raise ExtensionError(f"{found} and Potash's own have {what}")
+    add(_registry().ftls if kind == "ftl" else _registry().schedulers, found.name, found, what)
 
 
 def state(name: str, *, version: int = 1, default: Callable[[], T]) -> DriveState[T]:

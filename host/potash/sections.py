@@ -34,6 +34,7 @@ from potash_device.media.shapes import (
     Metadata,
     NamespaceShape,
 )
+from potash_device.units import MOST_UNITS
 from potash_device.vta.config import CORES
 from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME
@@ -282,6 +283,12 @@ class ComputeSection:
         "Total size of loaded programs.")
     range_sets: int = key(kinds.count(1, 0xFFFF), COMPUTE.range_sets, "", "Memory range sets.")
     ranges: int = key(kinds.count(1, MAX_MEMORY_RANGES), COMPUTE.ranges, "", "Ranges in a set.")
+    units: int = key(kinds.count(1, MOST_UNITS), COMPUTE.units, "compute_units --compute-units",
+        "Compute units of each compute namespace, in modelled time.", guest=True,
+        page="time.md#compute-units", metavar="UNITS")
+    scheduler: str = key(kinds.TEXT, COMPUTE.scheduler, "--scheduler",
+        "Scheduler of these units: fifo, rr:TIME, priority, group:PROGRAM,…=UNITS, or the name of "
+        "one that an extension has.", guest=True, page="time.md#compute-units", metavar="NAME")
     # fmt: on
 
 

@@ -16,9 +16,9 @@ from potash_device.units import (
     Pool,
     Priority,
     RoundRobin,
-    Scheduler,
     Task,
     Unit,
+    UnitScheduler,
 )
 
 
@@ -96,12 +96,9 @@ def every_nanosecond(
             task = coming.pop(0)
             ready.append(task)
             if preempts and all(place.task is not None for place in places):
-                victim = sorted(
-                    places,
-                    key=lambda place: (
+                victim = min(places, key=lambda place: (
                         place.task.priority, -place.task.arrived, places.index(place)
-                    ) if place.task else (0, 0, 0),
-                )[0]  # fmt: skip
+                    ) if place.task else (0, 0, 0))  # fmt: skip
                 assert victim.task is not None
                 if victim.task.priority < task.priority:
                     ready.append(victim.task)
@@ -125,7 +122,7 @@ def in_order(ready: list[Given], places: list[Place]) -> tuple[Given, int] | Non
 
 def by_priority(ready: list[Given], places: list[Place]) -> tuple[Given, int] | None:
     number = first_free(places, range(len(places)))
-    best = sorted(ready, key=lambda task: (-task.priority, task.arrived, ready.index(task)))[0]
+    best = min(ready, key=lambda task: (-task.priority, task.arrived, ready.index(task)))
     return None if number is None else (best, number)
 
 
@@ -163,7 +160,7 @@ def ends(source: random.Random, given: Sequence[Given], pool: Pool) -> list[int]
     return [task.end or 0 for task in tasks]
 
 
-SCHEDULERS: dict[str, tuple[Callable[[int], Scheduler], object, bool]] = {
+SCHEDULERS: dict[str, tuple[Callable[[int], UnitScheduler], object, bool]] = {
     "fifo": (lambda _: Fifo(), in_order, False),
     "rr": (RoundRobin, in_order, False),
     "priority": (lambda _: Priority(), by_priority, True),
@@ -193,3 +190,108 @@ def test_a_schedule_is_that_of_a_simulation_of_every_nanosecond(name: str) -> No
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_two_thousand_schedules_are_those_of_a_simulation(name: str) -> None:
     compare(name, range(2000))
+
+
+def queue(count: int, units: int, load: float, scheduler: UnitScheduler) -> tuple[float, float]:
+    """The utilisation of units and the mean time of waiting, in services, of tasks of one length
+    that arrive by chance."""
+    source, service = random.Random(units), 1000
+    pool, at = Pool.of(units, scheduler), 0.0
+    tasks = []
+    for _ in range(count):
+        at += source.expovariate(load * units / service)
+        tasks.append(Known(round(at), length=service, shown=service))
+        pool.arrive(tasks[-1])
+        pool.advance(round(at))
+    pool.advance(1 << 62)
+    end = max(task.end or 0 for task in tasks)
+    waited = sum((task.end or 0) - task.arrived - service for task in tasks) / count / service
+    return count * service / (units * end), waited
+
+
+@pytest.mark.parametrize(("units", "count"), [(1, 30_000), (4, 30_000)])
+def test_units_are_as_busy_as_the_theory_of_queues_says(units: int, count: int) -> None:
+    load = 0.6
+    utilisation, waited = queue(count, units, load, Fifo())
+    assert utilisation == pytest.approx(load, rel=0.01)
+    if units == 1:  # Pollaczek and Khinchine, for one length
+        assert waited == pytest.approx(load / (2 * (1 - load)), rel=0.05)
+
+
+def test_short_slices_share_a_unit_equally() -> None:
+    """In the limit each of the tasks that are there has the same part of the unit."""
+    pool = Pool.of(1, RoundRobin(10))
+    lengths = (100_000, 200_000, 300_000)
+    tasks = [Known(0, length=length, shown=length) for length in lengths]
+    for task in tasks:
+        pool.arrive(task)
+    pool.advance(1 << 62)
+    assert [task.end for task in tasks] == pytest.approx([300_000, 500_000, 600_000], abs=30)
+
+
+def test_a_task_that_is_given_up_frees_its_unit_at_that_time() -> None:
+    pool = Pool.of(1)
+    first, second, third = (Known(number, length=100) for number in range(3))
+    for task in (first, second, third):
+        pool.arrive(task)
+    assert pool.advance(50) is None, "nothing is known of the first"
+    pool.drop(second, 50)
+    pool.drop(first, 60)
+    pool.advance(60)
+    assert (second.start, third.start) == (None, 60)
+
+
+@dataclass(eq=False)
+class Reader(Known):
+    """A task that waits for a device once, until a time, when it has run for 10 ns."""
+
+    until: int | None = 0
+
+    def ahead(self) -> Ahead:
+        return Ahead(10 - self.done, is_point=True) if self.until else super().ahead()
+
+    def reached(self, at: int) -> int | None:
+        until, self.until = self.until, None
+        return until
+
+
+def test_a_task_that_waits_for_a_device_keeps_its_unit_for_its_slice() -> None:
+    pool = Pool.of(1, RoundRobin(25))
+    reader, other = Reader(0, length=40, shown=40, until=70), Known(0, length=30, shown=30)
+    pool.arrive(reader)
+    pool.arrive(other)
+    pool.advance(1 << 62)
+    # The reader has the unit until the device is done, as its slice has passed then.
+    assert (other.start, other.end, reader.end) == (70, 125, 130)
+
+
+class Nonsense(Fifo):
+    """Schedulers that are wrong in some way; `found` is what one chooses."""
+
+    def __init__(self, found: object) -> None:
+        self.found = found
+
+    def pick(self, ready: Sequence[Task], units: Sequence[Unit], now: int) -> Choice | None:
+        if isinstance(self.found, Exception):
+            raise self.found
+        if self.found == "busy":
+            return Choice(ready[0], next(unit for unit in units if unit.task is not None))
+        if self.found == "foreign":
+            return Choice(Known(0), units[0])
+        return self.found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "found", [RuntimeError("a bug"), "busy", "foreign", None, 3, (1, 2, 3), KeyError(), "starves"]
+)
+def test_a_scheduler_that_is_wrong_is_replaced_and_no_task_is_lost(found: object) -> None:
+    said: list[str] = []
+    pool = Pool.of(2, Nonsense(None if found == "starves" else found))
+    pool.complain = said.append
+    tasks = [Known(number, length=10, shown=10) for number in range(9)]
+    for task in tasks:
+        pool.arrive(task)
+    assert pool.advance(1 << 62) is None
+    assert [task.end for task in tasks] == [10, 11, 20, 21, 30, 31, 40, 41, 50]
+    assert len(said) == 1
+    assert "first come is first served" in said[0]

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -461,7 +462,7 @@ def test_shared_programs_are_what_the_engine_is_given(host: ComputeHost, queue: 
     [({"programs": 1}, [6]), ({"programs": 4, "activated": 1}, [6, 2, 0, 0])],
 )
 def test_a_drive_with_less_room_than_device_defined_programs(
-    limits: dict[str, int], expected: list[int]
+    limits: dict[str, Any], expected: list[int]
 ) -> None:
     with compute_host(replace(SMALL, **limits)) as host:
         page = log(host, 0x82, 64 + 64 * len(expected))

@@ -5,13 +5,14 @@ Expected times are sums of what the core takes for the counted work.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from potash_device.cores import Work
 from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute.runs import RUN_LIMIT
-from support.compute import COMPUTE, OTHER_COMPUTE, ComputeHost, compute_host
+from support.compute import COMPUTE, OTHER_COMPUTE, SMALL, ComputeHost, compute_host
 from support.modelled_time import LONG, PRICE, SECOND, WORK, job_time, timing_of, with_core
 from support.nvme_host import Queue
 
@@ -83,6 +84,26 @@ def test_executions_of_a_namespace_take_one_core_in_their_order(
     for cid, end in sorted(ends.items(), key=lambda one: one[1]):
         assert not answered(computer, queue, end - 1)
         assert answered(computer, queue, end) == [cid]
+
+
+def test_executions_share_units_in_turn(computer: ComputeHost) -> None:
+    """Three executions of 3, 1 and 2 slices on two units, which become known in another order."""
+    settings = replace(SMALL, units=2, scheduler="rr:10us")
+    with compute_host(settings, with_core()) as host:
+        host.now = 1.0
+        queue = host.create_io_queue()
+        for cid in (1, 2, 3):
+            host.begin(queue, 1, cid)
+        slices = [Work((10_000 * count - 1000,) + (0,) * 7) for count in (3, 1, 2)]
+        assert [PRICE(work) for work in slices] == [30_000, 10_000, 20_000]
+        asked = list(host.engine.asked)
+        for index in (2, 0, 1):
+            host.engine.end(asked[index], work=slices[index])
+            host.service()
+        # The third gets a unit when the second ends; then nobody waits, and the first goes on.
+        assert not answered(host, queue, SECOND + 9_999)
+        assert answered(host, queue, SECOND + 10_000) == [2]
+        assert answered(host, queue, SECOND + 30_000) == [1, 3]
 
 
 def test_an_execution_that_fails_takes_its_time_too(computer: ComputeHost, queue: Queue) -> None:

@@ -12,7 +12,7 @@ import pytest
 from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_firmware import extension_files
 from potash_firmware.extension_files import load
-from potash_firmware.extension_registry import ExtensionError, RegisteredFtl
+from potash_firmware.extension_registry import ExtensionError, RegisteredClass
 from potash_firmware.ftl import named
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.interface import FtlError
@@ -239,7 +239,7 @@ def test_nonsense_of_any_method_stays_inside(
 
         made = type("Mine", (PageMapped,), {name: method, "version": 1})
         try:
-            drive = CustomFtl(RegisteredFtl(made, "Mine", (__file__, 1)), SMALL)
+            drive = CustomFtl(RegisteredClass(made, "Mine", (__file__, 1)), SMALL)
         except FtlError:
             continue
         drive.on_failure = lambda error: None

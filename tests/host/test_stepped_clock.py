@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,13 @@ from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import Status
 from potash.sdk import CommandFailed, HostClock
+from potash.sdk.memory_namespace import Bytes
 from potash.testing.booting import BootedDevice, booted_device
+from potash_device.cores import DEFAULT
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from support.apu import program
 from support.bpf import exit_, mov
+from support.extended import written
 
 PAGE = 4096
 NOTHING = program(mov(0, 0), exit_)
@@ -101,6 +106,47 @@ def test_jobs_that_begin_together_contend_in_the_same_way_each_time() -> None:
     assert jobs[0].arrived == jobs[1].arrived
     assert max(one.completed for one in jobs) == now
     assert contention() == (jobs, now)
+
+
+LATEST = """
+@scheduler
+class Latest:
+    def pick(self, ready, units, now):
+        free = [unit for unit in units if unit.task is None]
+        return ready[-1], free[0]
+"""
+LENGTHS = (1 << 20, 1 << 19, 1 << 18, 1 << 17)
+"""Bytes of executions, which take a quarter of a nanosecond each."""
+TIMES = [DEFAULT.dispatch_ns + length // 4 for length in LENGTHS]
+
+
+def executions(units: int, scheduler: str, **options: Any) -> list[int]:
+    """The ends of executions that come together."""
+    clock = HostClock()
+    compute_options = {"compute_namespaces": 1, "compute_units": units, "scheduler": scheduler}
+    with stepped(clock, 8, memory_namespaces=["1M"], **compute_options, **options) as device:
+        compute = device.compute_namespace()
+        compute.activate(DeviceProgram.CRC32C)
+        ranges = compute.create_ranges([Bytes(device.memory_namespace().nsid, 0, 1 << 20)])
+        before, began = device.traffic(), clock.now
+        pending = [
+            compute.submit(DeviceProgram.CRC32C, ranges, parameters=(length, 0))
+            for length in LENGTHS
+        ]
+        for one in pending:
+            one.result()
+        found = device.traffic(before).completions
+        return [one.completed - began for one in sorted(found, key=lambda one: one.cid)]
+
+
+def test_units_and_their_scheduler_decide_when_executions_end(tmp_path: Path) -> None:
+    assert executions(1, "fifo") == [sum(TIMES[: count + 1]) for count in range(4)]
+    first, second, third, fourth = TIMES
+    assert second + third < first
+    extended = executions(1, "Latest", extensions=[written(tmp_path, LATEST)])
+    assert extended == [first, sum(TIMES), first + fourth + third, first + fourth]
+    # The first takes longer than the second and the third together, so one unit has all others.
+    assert executions(2, "fifo") == [first, second, second + third, second + third + fourth]
 
 
 def test_other_drives_refuse_to_advance_their_clock() -> None:

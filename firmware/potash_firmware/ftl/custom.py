@@ -18,7 +18,7 @@ from csd_spec.notices import MOST_BYTES
 from potash_device.flash.profile import Profile
 from potash_firmware import extension_files
 from potash_firmware.extension_files import limited, shown, why
-from potash_firmware.extension_registry import RegisteredFtl
+from potash_firmware.extension_registry import RegisteredClass
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.report import DriveReport, Erased, Spread, Wear
@@ -56,7 +56,7 @@ class CustomFtl:
     unreadable = -1
     upcalls: Upcalls | None = None
 
-    def __init__(self, registered: RegisteredFtl, profile: Profile) -> None:
+    def __init__(self, registered: RegisteredClass, profile: Profile) -> None:
         self.profile = profile
         self.on_failure: Callable[[FtlError], None] | None = None
         self.now = 0

@@ -15,7 +15,7 @@ from potash_device.cores import from_mapping as cores_from_mapping
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES, from_mapping
 from potash_firmware.extension_files import IMPORT_LIMIT, SourceLoader, TookTooLong, limited
-from potash_firmware.extension_registry import RegisteredFtl
+from potash_firmware.extension_registry import RegisteredClass
 from potash_firmware.ftl import policies as built_in
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
@@ -134,7 +134,7 @@ PAGE_KEYS = (
 
 
 def ftl(
-    name: str, profile: Profile, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+    name: str, profile: Profile, chosen: Sequence[str], registered: Mapping[str, RegisteredClass]
 ) -> Ftl:
     """A drive with the translation layer of a name, built-in or registered by an extension, and the
     policies that are chosen for it.

@@ -92,7 +92,7 @@ class Controller:
         self.engine = engine or apu.engine
         if settings.extensions is not None:
             self.engine.device_defined += len(settings.extensions.programs)
-        times = Times(board, settings.time, namespaces, apu, clock)
+        times = Times(board, settings, namespaces, apu, clock)
         self.deadlines, self.scheduler = times.deadlines, times.scheduler
         self.timing, self.job_time = times.timing, times.job_time
         self.reports = reports = Reports(board, namespaces, self.outstanding, self.timing, clock)

@@ -48,6 +48,10 @@ class ComputeSettings:
     range_sets: int = 64
     ranges: int = 16
     """Ranges in a set."""
+    units: int = 1
+    """Compute units, where time is modelled."""
+    scheduler: str = "fifo"
+    """The scheduler of these, as `rpu.timing.schedulers` names them."""
 
 
 @dataclass(frozen=True)

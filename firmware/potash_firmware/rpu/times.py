@@ -11,24 +11,26 @@ from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock, SteppedClock
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.scheduler import Scheduler
+from potash_firmware.rpu.settings import RpuSettings
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.jobs import JobTime
-    from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
+    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
 class Times:
-    """The times of one controller; without `settings`, commands end as soon as they can."""
+    """The times of one controller; without `settings.time`, commands end as soon as they can."""
 
     def __init__(
         self,
         board: Board,
-        settings: TimeSettings | None,
+        settings: RpuSettings,
         namespaces: Namespaces,
         apu: ApuLink,
         clock: Callable[[], float],
     ) -> None:
-        stepped = settings is not None and settings.stepped
+        time = settings.time
+        stepped = time is not None and time.stepped
         self.deadlines = Deadlines(SteppedClock() if stepped else GuestClock(clock))
         """Deadlines of commands, jobs and operations, in guest time."""
         self.scheduler = Scheduler(self.deadlines, board.executor.submit)
@@ -36,20 +38,20 @@ class Times:
         """The modelled time of the drive."""
         self.job_time: JobTime | None = None
         """The modelled time of jobs and executions."""
-        if settings is not None:
+        if time is not None:
             # Only here, as it takes NumPy, for which a drive without a model would start later.
             from potash_firmware.rpu.timing.jobs import JobTime
             from potash_firmware.rpu.timing.modelled import ModelledTime
 
             self.timing = timing = ModelledTime(
-                settings,
+                time,
                 *namespace_sizes(namespaces),
                 self.deadlines.clock,
                 self.deadlines.lateness,
                 board.trace,
             )
             namespaces.on_change = lambda: timing.place(*namespace_sizes(namespaces))
-            self.job_time = JobTime(timing, self.scheduler, apu)
+            self.job_time = JobTime(timing, self.scheduler, apu, settings)
 
 
 def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:

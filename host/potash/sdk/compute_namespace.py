@@ -39,7 +39,7 @@ from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, 
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
 from potash.sdk.targets import Content, content_of
-from potash.sdk.transport import Buffer, Completion
+from potash.sdk.transport import Buffer, Completion, PendingCommand
 
 EBPF = FIRST_VENDOR_PROGRAM_TYPE
 """The program type of eBPF object files, if the drive's configuration has no other."""
@@ -184,6 +184,24 @@ class ComputeNamespace(AnyNamespace):
     ) -> int:
         """Run an activated program to its end; its return value, 64 bits.
 
+        `submit` takes the same arguments. Raises CommandFailed, also for a program that faults, and
+        what `submit` raises.
+        """
+        pending = self.submit(index, ranges, parameters=parameters, data=data, timeout=timeout)
+        return pending.result().result
+
+    def submit(
+        self,
+        index: int,
+        ranges: int | Sequence[Bytes] = (),
+        *,
+        parameters: tuple[int, int] = (0, 0),
+        data: Buffer = b"",
+        timeout: float | None = None,
+    ) -> PendingCommand:
+        """Have an activated program run, without waiting for it; its return value is the result of
+        the command.
+
         Args:
             index: the program index.
             ranges: the identifier of a range set, or the ranges themselves.
@@ -192,8 +210,7 @@ class ComputeNamespace(AnyNamespace):
                 for its length.
             timeout: maximum run time in seconds; the default is that of other commands.
 
-        Raises CommandFailed, also for a program that faults, and InvalidRequest for a number that
-        does not fit, or for `data` with Linux's driver.
+        Raises InvalidRequest for a number that does not fit, or for `data` with Linux's driver.
         """
         inline = b"" if isinstance(ranges, int) else _descriptors(ranges)
         sent = inline + bytes(data)
@@ -214,7 +231,7 @@ class ComputeNamespace(AnyNamespace):
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         fields["cdw4"] = fields.pop("mptr")
-        completion = self.device.io(
+        return self.device.submit(
             ComputeOpcode.EXECUTE_PROGRAM,
             nsid=self.nsid,
             csi=CommandSet.COMPUTE,
@@ -222,7 +239,6 @@ class ComputeNamespace(AnyNamespace):
             timeout=timeout,
             **cast(Dwords, fields),
         )
-        return completion.result
 
     def _activation(self, index: int, select: ActivationSelect) -> None:
         layout = ProgramActivation(index, select)

@@ -29,7 +29,7 @@ from potash.timing.traces import TimingError
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES
 from potash_device.flash.scaling import equipped
-from potash_firmware.extension_registry import RegisteredFtl
+from potash_firmware.extension_registry import RegisteredClass
 from potash_firmware.ftl import named
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
@@ -85,7 +85,7 @@ def compile_model() -> None:
 
 
 def with_ftl(
-    made: Profile, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+    made: Profile, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredClass]
 ) -> Ftl:
     """An empty drive of a profile, with a translation layer by name, and policies by their texts.
     Raises what `drive` does."""
@@ -149,7 +149,7 @@ def _read(path: Path) -> Iterator[IO[bytes]]:
 
 
 def restored_with_ftl(
-    path: Path, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+    path: Path, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredClass]
 ) -> Ftl:
     """The same as `restored`, with a translation layer by name, and policies by their texts."""
     if ftl == named.PAGE:

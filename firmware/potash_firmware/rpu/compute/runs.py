@@ -46,6 +46,8 @@ class ExecuteCommand:
 
     command: Command
     program: Program
+    index: int
+    """The index of the program."""
     ranges: tuple[MemoryRange, ...]
     range_set: RangeSet | None
     parameters: tuple[int, int]
@@ -83,7 +85,7 @@ class Runs:
         run, ranges = self._prepare(command, programs, sets)
         if self.job_time is not None:
             overdue = NvmeError(Status.INTERNAL_ERROR, detail="the guest has stood still too long")
-            run.timed = self.job_time.arrive(self.nsid, partial(self.stop, run, overdue))
+            run.timed = self.job_time.arrive(self.nsid, run.index, partial(self.stop, run, overdue))
         if len(self.running) < RUN_LIMIT and not self._waiting:
             self.running.add(run)
         else:
@@ -140,7 +142,9 @@ class Runs:
             ranges = tuple(MemoryRange.decode_list(head))
         resolved = sets.resolve(ranges)
         parameters = (fields.cparam1, fields.cparam2)
-        run = ExecuteCommand(command, program, ranges, range_set, parameters, length, skipped)
+        run = ExecuteCommand(
+            command, program, fields.pind, ranges, range_set, parameters, length, skipped
+        )
         return run, resolved
 
     def _outcome(self, run: ExecuteCommand, execution: Execution) -> int:

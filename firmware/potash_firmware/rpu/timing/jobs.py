@@ -16,13 +16,15 @@ from typing import NamedTuple, Protocol
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
 from potash_device.cores import Price, Work
-from potash_device.units import Ahead, Fifo, Pool, Task, Unit
+from potash_device.units import Ahead, Fifo, Pool, Task, Unit, UnitScheduler
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import NO_TIMER
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
+from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing import schedulers
 from potash_firmware.rpu.timing.holding import Running
 from potash_firmware.rpu.timing.modelled import ModelledTime, UnreadableError
 
@@ -46,10 +48,10 @@ POLL_NS = 1_000_000
 
 
 class _Pool(Pool):
-    """The units of a core or of a compute namespace, first come, first served."""
+    """The core of an accelerator, or the units of a compute namespace."""
 
-    def __init__(self) -> None:
-        super().__init__(Fifo(), [Unit(0)])
+    def __init__(self, units: int, scheduler: UnitScheduler) -> None:
+        super().__init__(scheduler, [Unit(number) for number in range(units)])
         self.tasks: dict[Timed, None] = {}
         """Those that have not ended, in the order of arrival."""
         self.timer = NO_TIMER
@@ -66,9 +68,9 @@ class Timed(Task):
     pool: _Pool
     time: "JobTime"
     cancel: Callable[[], None]
-    over: Callable[[int], None] = lambda _: None
+    over: Callable[["Timed", int], None]
     """Called at its end, with the time, unless nothing comes of the job."""
-    order: int = 0
+    order: int
     """Its place among those with the same times, whichever worker ends first."""
     ended: Signal = field(default_factory=Signal)
     """Sent at its end."""
@@ -108,8 +110,11 @@ class _Ended(NamedTuple):
 class JobTime(Part):
     """The modelled time of all jobs of one controller."""
 
-    def __init__(self, timing: ModelledTime, scheduler: Scheduler, apu: Apu) -> None:
+    def __init__(
+        self, timing: ModelledTime, scheduler: Scheduler, apu: Apu, settings: RpuSettings
+    ) -> None:
         self._timing = timing
+        self._settings = settings
         self._scheduler = scheduler
         self._apu = apu
         self._price = Price(timing.processor)
@@ -149,11 +154,15 @@ class JobTime(Part):
         before = self._accelerators.pop(accelerator, None)
         if before is not None:
             self._drop(before[1])
+        pool = self._pools.get(("accelerator", accelerator))
+        if pool is None:
+            pool = self._pools["accelerator", accelerator] = _Pool(1, Fifo())
         timed = self._arrive(
             "JOB",
-            ("accelerator", accelerator),
+            pool,
+            0,
             lambda: self._send(messages.JobOverdue(accelerator, number)),
-            partial(self._job_due, accelerator, number),
+            lambda _, due: self._job_due(accelerator, number, due),
         )
         timed.live = self.accelerator_row(accelerator)
         timed.live[Word.MODELLED] = 0
@@ -205,11 +214,15 @@ class JobTime(Part):
 
     # Executions.
 
-    def arrive(self, nsid: int, cancel: Callable[[], None]) -> Timed:
-        """An Execute command has come; `executed` has to follow."""
-        timed = self._arrive("EXECUTION", ("engine", nsid), cancel)
-        timed.over = partial(self._execution_over, timed)
-        return timed
+    def arrive(self, nsid: int, program: int, cancel: Callable[[], None]) -> Timed:
+        """An Execute command has come, of the program at an index; `executed` has to follow."""
+        pool = self._pools.get(("engine", nsid))
+        if pool is None:
+            compute, extensions = self._settings.compute, self._settings.extensions
+            registered = {} if extensions is None else extensions.schedulers
+            scheduler = schedulers.named(compute.scheduler, compute.units, registered)
+            pool = self._pools["engine", nsid] = _Pool(compute.units, scheduler)
+        return self._arrive("EXECUTION", pool, program, cancel, self._execution_over)
 
     def _execution_over(self, timed: Timed, due: int) -> None:
         assert timed.start is not None
@@ -281,17 +294,21 @@ class JobTime(Part):
     def _arrive(
         self,
         what: str,
-        core: Hashable,
+        pool: _Pool,
+        program: int,
         cancel: Callable[[], None],
-        over: Callable[[int], None] = lambda _: None,
+        over: Callable[["Timed", int], None],
     ) -> Timed:
-        pool = self._pools.get(core)
-        if pool is None:
-            pool = self._pools[core] = _Pool()
         timed = Timed(
-            arrived=self._timing.clock.now(), what=what, pool=pool, time=self, cancel=cancel
+            arrived=self._timing.clock.now(),
+            program=program,
+            what=what,
+            pool=pool,
+            time=self,
+            order=self._scheduler.deadlines.place(),
+            cancel=cancel,
+            over=over,
         )
-        timed.order, timed.over = self._scheduler.deadlines.place(), over
         pool.tasks[timed] = None
         pool.arrive(timed)
         self._go_on(pool)
@@ -317,7 +334,7 @@ class JobTime(Part):
         assert timed.start is not None
         self._timing.show(timed.what, timed.start, due)
         self._leave(timed, due)
-        timed.over(due)
+        timed.over(timed, due)
 
     def _leave(self, timed: Timed, at: int) -> None:
         del timed.pool.tasks[timed]

@@ -22,6 +22,8 @@ from potash_device.flash.scaling import TooSmallError, ZoneShape, equipped, scal
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
 from potash_firmware.extension_registry import Extensions
+from potash_firmware.rpu.settings import ComputeSettings
+from potash_firmware.rpu.timing import schedulers
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import Ftl, Held
     from potash_firmware.rpu.placement import PlacementSettings
+    from potash_firmware.rpu.settings import RpuSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
 
@@ -103,6 +106,22 @@ def modelled(
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
     return TimeSettings(drive, section.factor, cores, held, stepped, section.hold, saving)
+
+
+def require_scheduler(section: TimeSection, settings: RpuSettings) -> None:
+    """Raises PotashError where a drive has not the scheduler of its compute units, or no time that
+    units could share out."""
+    compute, extensions = settings.compute, settings.extensions
+    if (compute.units, compute.scheduler) == (1, ComputeSettings.scheduler):
+        return
+    if section.mode != MODELLED:
+        raise PotashError(
+            "--compute-units and --scheduler are for modelled time; add --time modelled"
+        )
+    try:
+        schedulers.named(compute.scheduler, compute.units, (extensions or Extensions()).schedulers)
+    except schedulers.SchedulerError as error:
+        raise PotashError(f"--scheduler: {error}") from None
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:

@@ -19,7 +19,7 @@ from csd_spec.reporting import Count, Form, Positive
 from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration, options
 from potash.cli.device.extending import loaded
-from potash.cli.device.modelled_time import keep, modelled, standing
+from potash.cli.device.modelled_time import keep, modelled, require_scheduler, standing
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import about
@@ -130,6 +130,7 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
         os.environ[LIBUBPF] = str(section.libubpf.absolute())
     settings = device_settings(wanted)
     settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded(section.extensions)))
+    require_scheduler(wanted.time, settings.rpu)
     _serve(wanted, settings, section.socket.absolute())
 
 
