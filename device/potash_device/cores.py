@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
+from csd_spec.run_times import KINDS
 from potash_device.flash.profile import LARGEST, ProfileError, Rate, require_known
 from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range, Stored
-
-KINDS = ("alu", "multiply", "divide", "load", "store", "atomic", "branch", "call")
-"""Kinds of instructions that take different times, in the order of `Work.instructions`."""
 
 QUERY_KINDS = ("decode", "compare", "hash", "aggregate")
 """Kinds of the work of queries of tables, in the order of `Work.queries`: bytes of columns that are
@@ -48,6 +46,9 @@ class Work(NamedTuple):
     """Multiply-accumulate operations of models that the cores did themselves."""
     queries: _QueryCounts = (0,) * len(QUERY_KINDS)
     """Bytes or values of queries of tables, by `QUERY_KINDS`."""
+    declared: Count = 0
+    """One more than the nanoseconds that the program declares (`csd_spec.run_times`); 0 for one
+    that declares none."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,9 @@ class Price:
 
     def __call__(self, work: Work) -> int:
         """Nanoseconds from a job's start to the end of `work`."""
-        instructions, *others, queries = work
+        if work.declared:
+            return work.declared - 1
+        instructions, *others, queries, _ = work
         counts = (*instructions, *others, *queries)
         total = sum(map(int.__mul__, counts, self._prices), self._dispatch)
         return -(-total // self._unit)

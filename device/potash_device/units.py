@@ -152,7 +152,7 @@ class Grouped(Fifo):
 
 
 class _Kind(IntEnum):
-    """What happens at an instant, in order."""
+    """Kinds of events of an instant, in their order."""
 
     UNKNOWN = 0
     """It is not known what a task does from then on."""

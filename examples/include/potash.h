@@ -34,6 +34,13 @@ typedef long long s64;
  * is the command's 64-bit result, so it may be declared to return u64.
  */
 
+/*
+ * The time that the program takes on a modelled drive, in place of what its processor would take,
+ * and its priority: POTASH_RUN_TIME("fixed=20us,per_byte=0.25ns,priority=2");
+ */
+#define POTASH_RUN_TIME(text) \
+	__attribute__((section(".potash"), used)) static const char potash_run_time[] = text
+
 /* A memory range: its first byte and its length in bytes. */
 struct memory_range {
 	char *start;

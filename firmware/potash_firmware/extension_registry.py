@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
+from csd_spec.run_times import RunTime
 from nvme_spec.identify.capabilities import CommandSet
 from potash_firmware.extension_interface import Command, Drive
 
@@ -72,6 +73,13 @@ class RegisteredHelper(Registered):
     """A helper for eBPF programs."""
 
     number: int
+
+
+@dataclass(frozen=True, eq=False)
+class RegisteredProgram(Registered):
+    """A device-defined program, and the run time that it declares."""
+
+    run_time: RunTime
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +160,7 @@ class Extensions:
     operators: dict[str, Registered] = field(default_factory=dict)
     ftls: dict[str, RegisteredClass] = field(default_factory=dict)
     schedulers: dict[str, RegisteredClass] = field(default_factory=dict)
-    programs: dict[str, Registered] = field(default_factory=dict)
+    programs: dict[str, RegisteredProgram] = field(default_factory=dict)
     """Device-defined programs, in the order of their indexes."""
     calls: Counter[Registered] = field(default_factory=Counter)
     failures: Counter[Registered] = field(default_factory=Counter)

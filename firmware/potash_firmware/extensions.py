@@ -13,6 +13,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import Any, TypeVar
 
+from csd_spec import run_times
 from csd_spec.program import Helper
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import DataDirection
@@ -29,6 +30,7 @@ from potash_firmware.extension_registry import (
     RegisteredFeature,
     RegisteredHelper,
     RegisteredPage,
+    RegisteredProgram,
 )
 
 __all__ = [
@@ -240,17 +242,22 @@ def operator(name: str) -> Callable[[Function], Function]:
     return register
 
 
-def device_program(*, name: str) -> Callable[[Function], Function]:
+def device_program(*, name: str, run_time: str = "") -> Callable[[Function], Function]:
     """Register a device-defined program of compute namespaces.
 
     Its index is the next one after Potash's and those registered before. It is a function of the
     memory ranges (memoryviews), the two parameters and the data of Execute Program, and returns a
     64-bit result. It raises ValueError to refuse them. It runs in a confined process, which has
-    nothing of the drive.
+    nothing of the drive. `run_time` is the time that it takes on a modelled drive, as a program
+    declares it (docs/time.md), such as "fixed=20us,per_byte=0.25ns"; without it, none.
     """
+    try:
+        declared = run_times.parse(run_time)
+    except run_times.RunTimeError as error:
+        raise ExtensionError(f"run_time={run_time!r:.60}: {error}") from None
 
     def register(function: Function) -> Function:
-        made = Registered(_named(function, name), name)
+        made = RegisteredProgram(_named(function, name), name, declared)
         add(_registry().programs, name, made, "that name of a device-defined program")
         return function
 

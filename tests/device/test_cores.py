@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from csd_spec.run_times import KINDS
 from potash_device import cores as timing
 from potash_device.cores import CoreProfile, Price, Work
 from potash_device.flash.profile import ProfileError, Rate
@@ -28,7 +29,7 @@ PLAIN = CoreProfile(
 
 
 def test_kinds_are_those_that_engines_count() -> None:
-    assert tuple(kind.name.lower() for kind in Kind) == timing.KINDS
+    assert tuple(kind.name.lower() for kind in Kind) == KINDS
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.program import Helper
+from csd_spec.run_times import with_run_time
 from csd_spec.status import StatusId
 from potash_device.cores import CoreProfile, Price, Work
 from potash_firmware.apu.channel import RANGES_AT_ONCE, BlocksRead, FromWorker, JobExecuted
@@ -38,6 +39,7 @@ from potash_firmware.mailbox.messages import (
 from potash_firmware.mailbox.shared import Row, Word
 from support.apu import CONFIG, DEADLINE, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, mov_reg, store
+from support.compute_programs import SUM
 from support.engines import CONFIG as ENGINE_CONFIG
 from support.engines import PAGE, EngineBoard, engine_board
 from support.workers import PlayedSupervisor
@@ -230,6 +232,22 @@ def test_executions_count_in_one_worker_or_three() -> None:
 def work_of(made: EngineBoard, tag: int) -> Work | None:
     made.until(lambda: tag in made.ended_executions)
     return made.ended_executions.pop(tag).work
+
+
+def test_a_program_takes_the_time_that_it_declares() -> None:
+    with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR)) as made:
+        memory, handle = made.memory(pages=4)
+        ranges = (handle, 0, 2 * PAGE), (handle, 2 * PAGE, PAGE)
+        with closing(memory):
+            counted = work_of(made, made.begin(made.program(SUM), *ranges))
+            assert counted is not None
+            for text, ns in (
+                ("fixed=20us,per_byte=0.5ns", 20_000 + 3 * PAGE // 2),
+                ("scale=3,priority=1", 3 * Price(PROCESSOR)(counted)),
+            ):
+                tag = made.begin(made.program(with_run_time(SUM, text)), *ranges)
+                assert work_of(made, tag) == counted._replace(declared=ns + 1)
+                assert Price(PROCESSOR)(counted._replace(declared=ns + 1)) == ns
 
 
 def test_device_defined_programs_count_the_bytes_that_they_touch() -> None:

@@ -122,9 +122,9 @@ def test_a_program_is_checked(
     assert given == ShareProgram(program.handle, LENGTH)
     assert isinstance(asked, CheckProgram)
     assert (asked.nsid, asked.handle) == (3, program.handle)
-    apu.send(ProgramChecked(asked.tag, verdict))
+    apu.send(ProgramChecked(asked.tag, verdict, 3 if verdict is Outcome.RETURNED else 0))
     assert ended(link) == [check]
-    assert check.result() is verdict
+    assert check.result() == Execution(verdict, 3 if verdict is Outcome.RETURNED else 0)
 
 
 def test_what_is_forgotten_is_told_where_it_was_known(
@@ -152,7 +152,7 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
     link.disconnect()
     assert link.engine.ended
     assert ended(link) == [check, execution]
-    assert (check.result(), execution.result()) == (Outcome.LOST, Execution(Outcome.LOST))
+    assert (check.result(), execution.result()) == (Execution(Outcome.LOST),) * 2
     without = engines.execute(3, 0)
     assert ended(link) == [without]
     assert without.result().outcome is Outcome.LOST

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from csd_spec.opcodes import ClockOpcode
+from csd_spec.run_times import with_run_time
 from csd_spec.status import StatusId
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.opcodes import IoOpcode
@@ -147,6 +148,27 @@ def test_units_and_their_scheduler_decide_when_executions_end(tmp_path: Path) ->
     assert extended == [first, sum(TIMES), first + fourth + third, first + fourth]
     # The first takes longer than the second and the third together, so one unit has all others.
     assert executions(2, "fifo") == [first, second, second + third, second + third + fourth]
+
+
+def test_a_program_declares_its_time_and_its_priority() -> None:
+    clock, fixed = HostClock(), 100_000
+    options = {"compute_namespaces": 1, "memory_namespaces": ["1M"], "scheduler": "priority"}
+    with stepped(clock, 8, accelerators=["1M:4K"], **options) as device:
+        compute = device.compute_namespace()
+        first = compute.free_index()
+        for priority in range(3):
+            image = with_run_time(NOTHING, f"fixed=100us,priority={priority}")
+            compute.load(first + priority, image)
+        before, began = device.traffic(), clock.now
+        for one in [compute.submit(first + priority) for priority in (1, 0, 2, 1)]:
+            one.result()
+        found = device.traffic(before).completions
+        ends = [one.completed - began for one in sorted(found, key=lambda one: one.cid)]
+        assert ends == [2 * fixed, 4 * fixed, fixed, 3 * fixed], "the third stops the first"
+        accelerator = device.accelerators()[0]
+        accelerator.enable()
+        result = accelerator.run(with_run_time(NOTHING, "fixed=1ms"), bytes(PAGE))
+        assert result.status.modelled == 10**6
 
 
 def test_other_drives_refuse_to_advance_their_clock() -> None:

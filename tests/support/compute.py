@@ -47,7 +47,7 @@ class FakeEngine:
     device_defined = BUILT_IN
 
     def __init__(self) -> None:
-        self.checks: deque[tuple[Shared, Future[Outcome]]] = deque()
+        self.checks: deque[tuple[Shared, Future[Execution]]] = deque()
         self.asked: list[Asked] = []
         """Executions that have not ended."""
         self.opened: list[int] = []
@@ -64,8 +64,8 @@ class FakeEngine:
         assert not any(one.nsid == nsid for one in self.asked)
         self.closed.append(nsid)
 
-    def check(self, nsid: int, program: Shared) -> Future[Outcome]:
-        future: Future[Outcome] = Future()
+    def check(self, nsid: int, program: Shared) -> Future[Execution]:
+        future: Future[Execution] = Future()
         self.checks.append((program, future))
         if self.verdict is not None:
             self.end_check(self.verdict)
@@ -114,7 +114,7 @@ class FakeEngine:
     def end_check(self, verdict: Outcome) -> None:
         """A check, the oldest one, ends."""
         _, future = self.checks.popleft()
-        future.set_result(verdict)
+        future.set_result(Execution(verdict))
         self.ended.append(future)
 
 

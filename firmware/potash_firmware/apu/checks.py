@@ -8,13 +8,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from csd_spec.run_times import MOST_PRIORITY
 from potash_firmware.apu.channel import CHECKER, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, Outcome
 from potash_firmware.mailbox.shared import seal
 
-Ended = Callable[[Outcome, str], None]
+Ended = Callable[[Outcome, str, int], None]
+"""A function that gets a check's outcome, the reason of a refusal, and the program's priority."""
 """Called with the outcome of a check (RETURNED, REFUSED or LOST), and the reason for a refusal."""
 
 
@@ -54,8 +56,8 @@ class Checks:
                 pass
             case Line(_, text):
                 check.reason = text
-            case Executed(_, Outcome.RETURNED):
-                self._kill(worker, Outcome.RETURNED)
+            case Executed(_, Outcome.RETURNED, priority) if priority <= MOST_PRIORITY:
+                self._kill(worker, Outcome.RETURNED, priority=priority)
             case Executed(_, Outcome.REFUSED) if check.reason:
                 self._kill(worker, Outcome.REFUSED, check.reason)
             case _:
@@ -73,8 +75,8 @@ class Checks:
         for worker in list(self._checks):
             self._kill(worker, Outcome.LOST)
 
-    def _kill(self, worker: Worker, outcome: Outcome, reason: str = "") -> None:
+    def _kill(self, worker: Worker, outcome: Outcome, reason: str = "", priority: int = 0) -> None:
         check = self._checks.pop(worker, None)
         self._supervisor.kill(worker)
         if check is not None:
-            check.ended(outcome, reason)
+            check.ended(outcome, reason, priority)

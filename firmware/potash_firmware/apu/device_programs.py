@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from csd_spec.run_times import NOT_DECLARED, RunTime
 from potash_firmware import extensions
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.helpers import Infer
 from potash_firmware.extension_files import shown, why
-from potash_firmware.extension_registry import Registered
+from potash_firmware.extension_registry import Registered, RegisteredProgram
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
 INTEGER = np.dtype("<u8")
@@ -52,8 +53,7 @@ def run(
     """Run a program; returns its 64-bit result. Raises Refused, and what models and queries
     raise."""
     if number >= len(DeviceProgram):
-        registered = list(extensions.programs.programs.values())[number - len(DeviceProgram)]
-        return _extended(registered, ranges, parameters, data)
+        return _extended(_registered(number), ranges, parameters, data)
     program = DeviceProgram(number)
     names = RANGES[program]
     given = len(ranges) + (program in IN_DATA and bool(data))
@@ -68,6 +68,15 @@ def run(
     if program is DeviceProgram.GREP:
         return _grep(ranges, parameters, data)
     return _FUNCTIONS[program](ranges, parameters)
+
+
+def run_time(number: int) -> RunTime:
+    """The run time that a program declares, which only those of extensions do."""
+    return NOT_DECLARED if number < len(DeviceProgram) else _registered(number).run_time
+
+
+def _registered(number: int) -> RegisteredProgram:
+    return list(extensions.programs.programs.values())[number - len(DeviceProgram)]
 
 
 def _extended(program: Registered, ranges: Views, parameters: tuple[int, int], data: bytes) -> int:

@@ -169,10 +169,10 @@ class Engines:
     def _check(self, message: CheckProgram) -> None:
         shared, engine = self._shared.get(message.handle), self._engines.get(message.nsid)
 
-        def ended(outcome: Outcome, reason: str) -> None:
+        def ended(outcome: Outcome, reason: str, priority: int = 0) -> None:
             if reason and engine is not None:
                 engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
-            self.send(ProgramChecked(message.tag, outcome))
+            self.send(ProgramChecked(message.tag, outcome, priority))
 
         if shared is None:
             ended(Outcome.REFUSED, "it does not exist")

@@ -228,7 +228,7 @@ class Service:
         self._when(lambda: all(runner.idle for runner in until), succeed)
 
     def _check(self, request: messages.Request, result: IfSound) -> None:
-        def ended(outcome: messages.Outcome, reason: str) -> None:
+        def ended(outcome: messages.Outcome, reason: str, _priority: int) -> None:
             try:
                 if outcome is messages.Outcome.LOST:
                     raise NvmeError(Status.ABORT_REQUESTED, dnr=False)

@@ -7,6 +7,7 @@ that its core would have taken so far.
 from collections.abc import Sequence
 from operator import add
 
+from csd_spec.run_times import NOT_DECLARED, RunTime
 from potash_device.cores import LARGEST_COUNT, QUERY_KINDS, CoreProfile, Price, Work
 from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.mailbox.messages import Read
@@ -25,6 +26,7 @@ class WorkCounter:
         self.instructions = InstructionCounters(self.show)
         self.row = unshared_row() if row is None else row
         self._price = Price(profile)
+        self._length = 0
         self.begin()
 
     def begin(self) -> None:
@@ -32,6 +34,12 @@ class WorkCounter:
         self.helpers = self.bytes = self.vta_cycles = self.macs = 0
         self.queries = [0] * len(QUERY_KINDS)
         self.reads: list[Read] = []
+        self._run_time = NOT_DECLARED
+        self.show()
+
+    def declare(self, run_time: RunTime, length: int) -> None:
+        """The job's program declares its time; its input or ranges have so many bytes."""
+        self._run_time, self._length = run_time, length
         self.show()
 
     @property
@@ -40,7 +48,11 @@ class WorkCounter:
         others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
         helpers, moved, cycles, macs = (min(count, LARGEST_COUNT) for count in others)
         queries = tuple(min(count, LARGEST_COUNT) for count in self.queries)
-        return Work(tuple(self.instructions.counts), helpers, moved, cycles, macs, queries)
+        work = Work(tuple(self.instructions.counts), helpers, moved, cycles, macs, queries)
+        if self._run_time is NOT_DECLARED:
+            return work
+        ns = self._run_time.duration(self._price(work), self._length, work.instructions)
+        return work._replace(declared=min(ns + 1, LARGEST_COUNT))
 
     def show(self) -> None:
         self.row[Word.MODELLED] = min(self._price(self.work), _MASK)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.program import Context, Level
+from csd_spec.run_times import NOT_DECLARED
 from potash_device.trace import COMPUTE, record
 from potash_firmware import bpf
 from potash_firmware.apu import channel
@@ -225,10 +226,10 @@ class Checker(Worker):
     def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
         try:
             image = _contents(self._descriptors[message.program])
-            bpf.load_program(image, frame_size=self._config.limits.frame_size)
+            program = bpf.load_program(image, frame_size=self._config.limits.frame_size)
         except MemoryError:
             raise bpf.ProgramError("it takes too much memory to check") from None
-        return Executed(message.tag, Outcome.RETURNED)
+        return Executed(message.tag, Outcome.RETURNED, program.run_time.priority)
 
 
 class _ProgramWorker(Worker):
@@ -320,6 +321,8 @@ class JobWorker(_ProgramWorker):
                     self._close(message.program)
                 frame_size = self._accelerator.frame_size
                 self._program = bpf.load_program(self._image, frame_size=frame_size)
+            if self._counter is not None:
+                self._counter.declare(self._program.run_time, message.input_length)
             self._read_input(message, media)
             self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
             outcome = self._run(self._program, message, Context(data))
@@ -412,6 +415,7 @@ class EngineWorker(_ProgramWorker):
         self._base = base_of(setup.engine, self._space.address)
         self._program = 0
         self._placed: Placed | None = None
+        self._run_time = NOT_DECLARED
         self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
         """The program and the ranges that are in place."""
 
@@ -430,12 +434,15 @@ class EngineWorker(_ProgramWorker):
         if (message.program, message.ranges) != self._ready_for:
             self._prepare(message)
         if self._placed is not None:
+            if self._counter is not None:
+                self._counter.declare(self._run_time, sum(map(len, self._space.views)))
             return self._run_placed(self._placed, message, data)
         from potash_firmware.apu import device_programs  # NumPy takes its time to load
 
         program, views = message.program, self._space.views
         if self._counter is not None:
             self._counter.moved(device_programs.bytes_moved(program, views, message.parameters))
+            self._counter.declare(device_programs.run_time(program), sum(map(len, views)))
         return device_programs.run(
             program, views, message.parameters, data, self._services.infer_vta, self._query
         )
@@ -454,6 +461,7 @@ class EngineWorker(_ProgramWorker):
                 frame_size = self._config.limits.frame_size
                 program = bpf.load_program(image, frame_size=frame_size)
                 self._placed = Placed(program, self._space, frame_size, self._base)
+                self._run_time = program.run_time
         self._program = message.program
         self._space.show(
             [

@@ -10,11 +10,12 @@ Source: Linux documentation, "BPF LLVM relocations" (addends are in the relocate
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from csd_spec.program import Helper
+from csd_spec.run_times import NOT_DECLARED, RunTime, RunTimeError, declared_by
 from potash_firmware.bpf import isa, object_file
 from potash_firmware.bpf.arena import BASE, PAGE, Layout
 from potash_firmware.bpf.debug_info import CodePlace, DebugInfo, Function, LineTable, Reference
@@ -93,6 +94,7 @@ class Program:
     rodata: bytes
     fixups: tuple[Fixup, ...] = ()
     debug: DebugInfo = field(default_factory=DebugInfo, compare=False, repr=False)
+    run_time: RunTime = NOT_DECLARED
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,11 @@ def load(
     `entry` names the function to begin with: else `prog`, else the first global function.
     Raises ElfError.
     """
-    return _Linker(object_file.ObjectFile(bytes(data)), helpers).program(entry)
+    program = _Linker(object_file.ObjectFile(bytes(data)), helpers).program(entry)
+    try:
+        return replace(program, run_time=declared_by(data))
+    except RunTimeError as error:
+        raise ElfError(str(error)) from None
 
 
 def link(program: Program, layout: Layout, base: int = BASE) -> Image:

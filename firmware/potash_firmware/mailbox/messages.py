@@ -330,6 +330,8 @@ class ProgramChecked:
 
     tag: _Tag
     outcome: Annotated[Outcome, Stored("B"), At(1)]
+    priority: Annotated[U8, At(2)] = 0
+    """The priority that a sound program declares."""
 
     def validate(self) -> None:
         if self.outcome not in VERDICTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from potash_device.board import Board
@@ -14,6 +15,7 @@ from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.rpu.settings import RpuSettings
 
 if TYPE_CHECKING:
+    from potash_device.units import UnitScheduler
     from potash_firmware.rpu.timing.jobs import JobTime
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
@@ -51,7 +53,18 @@ class Times:
                 board.trace,
             )
             namespaces.on_change = lambda: timing.place(*namespace_sizes(namespaces))
-            self.job_time = JobTime(timing, self.scheduler, apu, settings)
+            self.job_time = JobTime(
+                timing, self.scheduler, apu, settings.compute.units, partial(_scheduler, settings)
+            )
+
+
+def _scheduler(settings: RpuSettings) -> UnitScheduler:
+    """A new scheduler of compute units."""
+    from potash_firmware.rpu.timing import schedulers
+
+    registered = {} if settings.extensions is None else settings.extensions.schedulers
+    compute = settings.compute
+    return schedulers.named(compute.scheduler, compute.units, registered)
 
 
 def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:

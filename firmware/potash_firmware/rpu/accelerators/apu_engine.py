@@ -54,7 +54,7 @@ class ApuEngine:
     _open: set[int] = field(default_factory=set, init=False)
     _shared: set[int] = field(default_factory=set, init=False)
     """Handles that the APU which is there knows."""
-    _checks: dict[int, Future[Outcome]] = field(default_factory=dict, init=False)
+    _checks: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     ended: deque[Future[Any]] = field(default_factory=deque, init=False)
 
@@ -68,10 +68,10 @@ class ApuEngine:
         self._open.discard(nsid)
         self._notify(CloseEngine(nsid))
 
-    def check(self, nsid: int, program: Shared) -> Future[Outcome]:
-        future: Future[Outcome] = Future()
+    def check(self, nsid: int, program: Shared) -> Future[Execution]:
+        future: Future[Execution] = Future()
         if not self._connected:
-            return self._finish(future, Outcome.LOST)
+            return self._finish(future, Execution(Outcome.LOST))
         self.asking()
         tag = self.new_tag()
         self._checks[tag] = future
@@ -139,7 +139,7 @@ class ApuEngine:
         self._connected = False
         self._shared.clear()
         for check in self._checks.values():
-            self._finish(check, Outcome.LOST)
+            self._finish(check, Execution(Outcome.LOST))
         for execution in self._executions.values():
             self._finish(execution, Execution(Outcome.LOST))
         self._checks.clear()
@@ -150,7 +150,8 @@ class ApuEngine:
             execution = Execution(message.outcome, message.value, message.work)
             self._finish(self._executions.pop(message.tag), execution)
         elif isinstance(message, ProgramChecked) and message.tag in self._checks:
-            self._finish(self._checks.pop(message.tag), message.outcome)
+            checked = Execution(message.outcome, message.priority)
+            self._finish(self._checks.pop(message.tag), checked)
         else:
             log.error("the APU has ended %#x, which nobody asked", message.tag)
 

@@ -36,7 +36,10 @@ class SharedRange(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """The end of an execution; `value` is the 64-bit value that the program returned, or 0."""
+    """The end of an execution; `value` is the 64-bit value that the program returned, or 0.
+
+    It is also the end of a check, whose value is the priority that the program declares.
+    """
 
     outcome: Outcome
     value: int = 0
@@ -58,7 +61,7 @@ class ProgramEngine(Protocol):
     def close(self, nsid: int) -> None:
         """It is gone; the caller has cancelled what it ran."""
 
-    def check(self, nsid: int, program: Shared) -> Future[Outcome]:
+    def check(self, nsid: int, program: Shared) -> Future[Execution]:
         """Check a program: RETURNED if it is sound, REFUSED if not, LOST if nobody can say."""
 
     def execute(

@@ -17,7 +17,7 @@ from typing import Annotated
 from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.messages import Outcome, next_handle
-from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
+from potash_firmware.rpu.compute.engine import Execution, ProgramEngine, Shared
 from potash_firmware.rpu.scheduler import Scheduler, Steps, Wait
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_wire.records import U8, U16, Range
@@ -51,7 +51,9 @@ class Program:
     """First byte and end of each gap that is still to be loaded."""
     active: bool = False
     sound: bool = False
-    check: Future[Outcome] | None = None
+    priority: int = 0
+    """The priority that it declares, once it is known to be sound."""
+    check: Future[Execution] | None = None
     """An engine finds out whether it is sound."""
 
     @property
@@ -213,7 +215,7 @@ class Programs:
             return
         self._require_idle(program, index)
         self.scheduler.start(self._check(program))
-        outcome = yield Wait(program.check)
+        outcome = (yield Wait(program.check)).outcome
         if outcome in (Outcome.LOST, Outcome.CANCELLED):
             raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine was lost")
         if outcome is not Outcome.RETURNED:
@@ -224,9 +226,9 @@ class Programs:
         """Have the engine check a program, also for a command that is gone by then."""
         assert isinstance(program.image, Shared)
         program.check = self.engine.check(self.nsid, program.image)
-        outcome = yield program.check
+        checked = yield program.check
         program.check = None
-        program.sound = outcome is Outcome.RETURNED
+        program.sound, program.priority = checked.outcome is Outcome.RETURNED, checked.value
 
     def deactivate(self, index: int) -> None:
         """Deactivate a program. Raises NvmeError."""

@@ -85,7 +85,9 @@ class Runs:
         run, ranges = self._prepare(command, programs, sets)
         if self.job_time is not None:
             overdue = NvmeError(Status.INTERNAL_ERROR, detail="the guest has stood still too long")
-            run.timed = self.job_time.arrive(self.nsid, run.index, partial(self.stop, run, overdue))
+            run.timed = self.job_time.arrive(
+                self.nsid, run.index, run.program.priority, partial(self.stop, run, overdue)
+            )
         if len(self.running) < RUN_LIMIT and not self._waiting:
             self.running.add(run)
         else:

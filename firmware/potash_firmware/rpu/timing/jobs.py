@@ -23,8 +23,6 @@ from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import NO_TIMER
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
-from potash_firmware.rpu.settings import RpuSettings
-from potash_firmware.rpu.timing import schedulers
 from potash_firmware.rpu.timing.holding import Running
 from potash_firmware.rpu.timing.modelled import ModelledTime, UnreadableError
 
@@ -53,7 +51,7 @@ class _Pool(Pool):
     def __init__(self, units: int, scheduler: UnitScheduler) -> None:
         super().__init__(scheduler, [Unit(number) for number in range(units)])
         self.tasks: dict[Timed, None] = {}
-        """Those that have not ended, in the order of arrival."""
+        """Tasks that have not ended, in the order of arrival."""
         self.timer = NO_TIMER
         """The timer of its next step."""
 
@@ -111,10 +109,17 @@ class JobTime(Part):
     """The modelled time of all jobs of one controller."""
 
     def __init__(
-        self, timing: ModelledTime, scheduler: Scheduler, apu: Apu, settings: RpuSettings
+        self,
+        timing: ModelledTime,
+        scheduler: Scheduler,
+        apu: Apu,
+        units: int,
+        unit_scheduler: Callable[[], UnitScheduler],
     ) -> None:
+        """Executions of each compute namespace have so many units, which a new object of
+        `unit_scheduler` schedules."""
         self._timing = timing
-        self._settings = settings
+        self._units, self._unit_scheduler = units, unit_scheduler
         self._scheduler = scheduler
         self._apu = apu
         self._price = Price(timing.processor)
@@ -160,7 +165,6 @@ class JobTime(Part):
         timed = self._arrive(
             "JOB",
             pool,
-            0,
             lambda: self._send(messages.JobOverdue(accelerator, number)),
             lambda _, due: self._job_due(accelerator, number, due),
         )
@@ -214,15 +218,13 @@ class JobTime(Part):
 
     # Executions.
 
-    def arrive(self, nsid: int, program: int, cancel: Callable[[], None]) -> Timed:
+    def arrive(self, nsid: int, program: int, priority: int, cancel: Callable[[], None]) -> Timed:
         """An Execute command has come, of the program at an index; `executed` has to follow."""
         pool = self._pools.get(("engine", nsid))
         if pool is None:
-            compute, extensions = self._settings.compute, self._settings.extensions
-            registered = {} if extensions is None else extensions.schedulers
-            scheduler = schedulers.named(compute.scheduler, compute.units, registered)
-            pool = self._pools["engine", nsid] = _Pool(compute.units, scheduler)
-        return self._arrive("EXECUTION", pool, program, cancel, self._execution_over)
+            pool = self._pools["engine", nsid] = _Pool(self._units, self._unit_scheduler())
+        over = self._execution_over
+        return self._arrive("EXECUTION", pool, cancel, over, program=program, priority=priority)
 
     def _execution_over(self, timed: Timed, due: int) -> None:
         assert timed.start is not None
@@ -295,13 +297,15 @@ class JobTime(Part):
         self,
         what: str,
         pool: _Pool,
-        program: int,
         cancel: Callable[[], None],
         over: Callable[["Timed", int], None],
+        program: int = 0,
+        priority: int = 0,
     ) -> Timed:
         timed = Timed(
             arrived=self._timing.clock.now(),
             program=program,
+            priority=priority,
             what=what,
             pool=pool,
             time=self,

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import click
 
 import potash.sdk
+from csd_spec.run_times import RunTimeError, with_run_time
 from csd_spec.text import plain
 from nvme_spec.queues import BROADCAST_NSID
 from potash.files import STREAM, replacing, require_writable
@@ -207,10 +208,29 @@ def returned(value: int) -> str:
 SOURCE_SUFFIX = ".c"
 
 program_file = click.argument("program", type=FILE)
+run_time_option = click.option(
+    "--runtime",
+    metavar="KEY=TIME,…",
+    help="The program's run time for the model of the drive, such as fixed=20us,per_byte=0.25ns,"
+    " and its priority (docs/time.md).",
+)
 
 
-def program_of(path: Path) -> bytes:
-    """The object file. Raises PotashError where it has to be built and cannot be."""
+def program_of(path: Path, run_time: str | None = None) -> bytes:
+    """The object file, which declares a run time if one is given.
+
+    Raises PotashError where it has to be built and cannot be, or cannot declare that.
+    """
+    image = _built(path)
+    if run_time is None:
+        return image
+    try:
+        return with_run_time(image, run_time)
+    except RunTimeError as error:
+        raise PotashError(f"--runtime {run_time}: {error}") from None
+
+
+def _built(path: Path) -> bytes:
     if path.suffix != SOURCE_SUFFIX:
         return path.read_bytes()
     try:

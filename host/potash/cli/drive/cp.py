@@ -117,6 +117,7 @@ def list_(device: str, nsid: int | None) -> None:
     default=0,
     help="Any number, which the drive stores with the program (PUID).",
 )
+@common.run_time_option
 @click.option("--activate/--no-activate", default=True, help="Also activate the program.")
 def load(
     device: str,
@@ -125,10 +126,11 @@ def load(
     nsid: int | None,
     kind: int,
     identifier: int,
+    runtime: str | None,
     activate: bool,
 ) -> None:
     """Load PROGRAM, an object file or a program in C."""
-    image = common.program_of(program)
+    image = common.program_of(program, runtime)
     with _compute(device, nsid) as compute, showing() as progress:
         compute.load(
             index, image, kind=kind, identifier=identifier, activate=activate, progress=progress

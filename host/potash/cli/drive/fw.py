@@ -27,10 +27,13 @@ def fw() -> None:
 @common.program_file
 @common.accelerator_option
 @common.firmware_option
+@common.run_time_option
 @common.json_option(reports.FirmwareSent)
-def send(device: str, program: Path, accelerator: int | None, firmware: int) -> None:
+def send(
+    device: str, program: Path, accelerator: int | None, firmware: int, runtime: str | None
+) -> None:
     """Send PROGRAM, an object file or a program in C."""
-    image = common.program_of(program)
+    image = common.program_of(program, runtime)
     with common.accelerator_of(device, accelerator) as one, showing() as progress:
         one.send_firmware(image, firmware, progress=progress)
     report = reports.FirmwareSent(one.id, firmware, len(image))
