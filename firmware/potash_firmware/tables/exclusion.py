@@ -35,25 +35,18 @@ _MIRRORED = {
 }
 
 
-def excluded(where: Expression | None, types: Mapping[str, Any]) -> Callable[[Any], bool]:
-    """A function of a row group's metadata: true if no row of it can make `where` true."""
-    if where is None:
-        return lambda group: False
+def excluded(
+    where: Expression | None, types: Mapping[str, Any], group: Any, places: Mapping[str, int]
+) -> bool:
+    """True if `where` is true of no row of a row group; `places` are the indices of columns."""
 
-    def excludes(group: Any) -> bool:
-        at = {group.column(index).path_in_schema: index for index in range(group.num_columns)}
+    def statistics(column: Column) -> Statistics:
+        path = path_of(column)
+        if len(path) > 1 or path[0] not in places or path[0] not in types:
+            return Statistics()
+        return _statistics(group.column(places[path[0]]), types[path[0]])
 
-        def statistics(column: Column) -> Statistics:
-            path = path_of(column)
-            index = at.get(".".join(path))
-            kind = types.get(path[0]) if len(path) == 1 else None
-            if index is None or kind is None:
-                return Statistics()
-            return _statistics(group.column(index), kind)
-
-        return not _possible(where, statistics)
-
-    return excludes
+    return where is not None and not _possible(where, statistics)
 
 
 def _statistics(chunk: Any, kind: Any) -> Statistics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -85,7 +86,7 @@ class Execution:
             return self._piece(offset, into)
         except (Refused, MemoryError):
             raise
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeError) as error:  # a name of a hostile file is no UTF-8
             raise Refused(f"the query cannot be executed: {sentence(error)}") from None
 
     def _piece(self, offset: int, into: memoryview) -> int:
@@ -199,7 +200,7 @@ def _result(
 
     def batches() -> Iterator[Batch]:
         types = {name: column.type for name, column in nothing.columns.items()}
-        for batch in table.batches(sorted(paths), excluded(plan.where, types)):
+        for batch in table.batches(sorted(paths), partial(excluded, plan.where, types)):
             if plan.where is not None:
                 batch = evaluator.matching(plan.where, batch, names)
             yield batch

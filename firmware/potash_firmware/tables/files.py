@@ -6,7 +6,7 @@ Apache Arrow specification.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -75,8 +75,9 @@ class TableFile(NamedTuple):
         return Batch(0, columns)
 
 
-Exclude = Callable[[Any], bool]
-"""True if no row of a Parquet row group, given by its metadata, can count."""
+Exclude = Callable[[Any, Mapping[str, int]], bool]
+"""True if no row of a Parquet row group can count, by its metadata; the mapping has the indices of
+columns that it has statistics of."""
 
 
 class SourceFile:
@@ -140,7 +141,6 @@ def open_table(file: SourceFile, counters: Counters) -> TableFile:
     with file.reading():
         table = readers[magic[:4]](file, counters)
         table.empty()
-        str(table.schema)  # its names are text
         return table
 
 
@@ -201,6 +201,8 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
     metadata = opened.metadata
     counters.file_rows = metadata.num_rows
 
+    leaves = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+
     def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
         columns = [".".join(path) for path in paths]
         for index in range(metadata.num_row_groups):
@@ -208,7 +210,7 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
                 group = metadata.row_group(index)
                 counters.groups += 1
                 _require_rows(group.num_rows)
-                if excluded(group):
+                if excluded(group, leaves):
                     counters.excluded += 1
                     continue
             if not columns:
