@@ -127,6 +127,8 @@ class Output(StrEnum):
     """An Arrow stream."""
     FILE = "arrow-file"
     """An Arrow file (Feather version 2)."""
+    NONE = "none"
+    """Only the shown rows, and the counters of the whole result."""
 
 
 class Column(NamedTuple):

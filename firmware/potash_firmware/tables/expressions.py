@@ -98,7 +98,9 @@ class Evaluator:
     def _call(self, function: str, of: Sequence[Expression], batch: Batch) -> Any:
         options = None
         if function == "cast":
-            options = pc.CastOptions(_type_named(of[1]))
+            kind = _type_named(of[1])
+            # The floating-point number that is nearest to an integer will do.
+            options = pc.CastOptions(kind, allow_float_truncate=pa.types.is_floating(kind))
             of = of[:1]
         elif function == "is_in":
             found = self._value(of[0], batch)

@@ -1,4 +1,4 @@
-"""Queries on Arrow files where they are stored: a filter and aggregates become an eBPF program.
+"""Queries of tables where they are stored: a plan goes to the drive, and the result comes back.
 
     import potash.sdk
     from potash.columns import OnAccelerator, Request, StoredFile, query
@@ -6,30 +6,30 @@
     with potash.sdk.open("/dev/nvme0n1") as device:
         engine = OnAccelerator(device.accelerator())
         request = Request("count(), sum(price)", where='region == "EU"', by="product")
-        result = query(request, StoredFile("/mnt/sales.arrow", device), engine)
+        result = query(request, StoredFile("/mnt/sales.parquet", device), engine)
         print(result.to_pydict(), result.moved, result.held)
 
-It also runs in guests, so it needs only the standard library: it reads the metadata of Arrow files
-itself, and writes eBPF without a compiler.
+It also runs in guests, so it needs only the standard library: the drive has the engine.
 """
 
-from potash.columns.answer import Answer, run
+from potash.columns.answer import Answer, QueryEngine, Result, Stored, run
 from potash.columns.engines import InComputeNamespace, OnAccelerator
-from potash.columns.errors import InvalidFile, InvalidQuery
-from potash.columns.query import Request, Result, merged, query
+from potash.columns.errors import InvalidQuery
+from potash.columns.query import Request, explained, query
 from potash.columns.stored import StoredBlocks, StoredFile
 
 __all__ = [
     "Answer",
     "InComputeNamespace",
-    "InvalidFile",
     "InvalidQuery",
     "OnAccelerator",
+    "QueryEngine",
     "Request",
     "Result",
+    "Stored",
     "StoredBlocks",
     "StoredFile",
-    "merged",
+    "explained",
     "query",
     "run",
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol, Self
 
 from csd_spec.opcodes import DWORD_SIZE
+from csd_spec.reporting import Count, Form, Key
 from csd_spec.table_plans import Piece, PieceFlag, Plan, PlanError, Request
 from potash.columns.errors import InvalidQuery
 from potash.sdk.errors import DeviceMisbehaved, PotashError
@@ -50,6 +52,45 @@ class QueryEngine(Protocol):
         """Remove what it has left on the drive."""
 
 
+class ResultColumn(NamedTuple):
+    """A column of a query's result."""
+
+    name: Annotated[str, "The column's name, or the expression."]
+    type: Annotated[
+        str, "Type of the column's values, such as int64, double, string or timestamp[us]."
+    ]
+    values: Sequence[Any] = ()
+    """The values, as JSON has them: dates, times and decimals are text, and None is null."""
+
+    @property
+    def texts(self) -> Annotated[Sequence[str | None], Key("values")]:
+        """The column's values as text, one per row; null for null."""
+        return [None if value is None else str(value) for value in self.values]
+
+
+@dataclass
+class Result:
+    """The result of a query, and the bytes that were transferred for it."""
+
+    columns: Annotated[
+        Sequence[Annotated[ResultColumn, Form(title="QueryColumn")]], "The columns of the result."
+    ]
+    result_rows: Annotated[Count, Key("rows"), "Number of rows of the result."] = 0
+    rows: Annotated[Count, Key("file_rows"), "Number of rows of the file."] = 0
+    held: Annotated[Count, "Size of the file in bytes."] = 0
+    read: Annotated[Count, "Bytes of the file that the drive read."] = 0
+    moved: Annotated[Count, "Bytes between drive and host: plans and results."] = 0
+    jobs: Annotated[Count, "Number of jobs that the query took."] = 0
+    groups: Annotated[Count, "Row groups, or record batches, of the file."] = 0
+    excluded: Annotated[
+        Count, "Row groups that were not read, as the file's statistics exclude them."
+    ] = 0
+
+    def to_pydict(self) -> dict[str, list[Any]]:
+        """Values by column, as pyarrow's method of this name."""
+        return {column.name: list(column.values) for column in self.columns}
+
+
 class Answer:
     """The answer to a plan: the shown rows, and the output, piece by piece.
 
@@ -67,6 +108,8 @@ class Answer:
     def __init__(
         self, plan: Plan, stored: Stored, engine: QueryEngine, *, progress: Progress = silent
     ) -> None:
+        if not stored.size:
+            raise InvalidQuery("the file is empty")
         try:
             self._plan = plan.encode()
         except PlanError as error:
@@ -91,11 +134,12 @@ class Answer:
             if plan.show:
                 names, *self.rows = map(json.loads, lines.splitlines())
                 self.columns = [(str(name), str(kind)) for name, kind in names]
-        except (ValueError, TypeError) as error:
+                if any(len(row) != len(names) for row in self.rows):
+                    raise ValueError("a row has other columns")
+        except BaseException as error:
             self.close()
-            raise DeviceMisbehaved(f"the drive shows rows that are none: {error}") from None
-        except BaseException:
-            self.close()
+            if isinstance(error, ValueError | TypeError) and not isinstance(error, PotashError):
+                raise DeviceMisbehaved(f"the drive shows rows that are none: {error}") from None
             raise
 
     def __enter__(self) -> Self:
@@ -124,6 +168,25 @@ class Answer:
     def moved(self) -> int:
         """Bytes between drive and host so far."""
         return self._engine.moved - self._moved
+
+    def result(self) -> Result:
+        """The shown rows, by column, and the counters so far."""
+        piece = self.piece
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        return Result(
+            [
+                ResultColumn(name, kind, values)
+                for (name, kind), values in zip(self.columns, columns, strict=True)
+            ],
+            result_rows=piece.rows,
+            rows=piece.file_rows,
+            held=self.held,
+            read=piece.read,
+            moved=self.moved,
+            jobs=self.jobs,
+            groups=piece.groups,
+            excluded=piece.excluded,
+        )
 
     def close(self) -> None:
         """End the query."""

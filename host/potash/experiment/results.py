@@ -13,9 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from potash.columns.results import ResultColumn
-from potash.columns.types import FLOAT64, INT64, UTF8
-from potash.columns.writer import arrow_file
 from potash.experiment.plan import Task
 from potash.experiment.runs import Run
 from potash.files import replacing, unwritable
@@ -62,9 +59,21 @@ class Results:
         rows = _filled([one.row for one in found])
         self._write("results.csv", _csv(rows))
         self._write("completions.csv", _csv([one for run in found for one in run.completions]))
-        with replacing(self.folder / "results.arrow") as file:
-            file.write(arrow_file(_columns(rows)))
+        self._write_arrow(rows)
         return rows
+
+    def _write_arrow(self, rows: Sequence[dict[str, Any]]) -> None:
+        """An Arrow file, where this machine has pyarrow."""
+        try:
+            import pyarrow as pa
+        except ModuleNotFoundError:
+            return
+        table = pa.table({name: _column([row[name] for row in rows]) for name in rows[0]})
+        with (
+            replacing(self.folder / "results.arrow") as file,
+            pa.ipc.new_file(file, table.schema) as writer,
+        ):
+            writer.write_table(table)
 
     def _write(self, name: str, text: str) -> None:
         with replacing(self.folder / name) as file:
@@ -95,17 +104,11 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _columns(rows: Sequence[dict[str, Any]]) -> list[ResultColumn]:
-    found = []
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        there = [value for value in values if value is not None]
-        if all(isinstance(value, int) for value in there):
-            found.append(ResultColumn(name, INT64, [None if v is None else int(v) for v in values]))
-        elif all(isinstance(value, int | float) for value in there):
-            numbers = [None if value is None else float(value) for value in values]
-            found.append(ResultColumn(name, FLOAT64, numbers))
-        else:
-            texts = [None if value is None else str(value) for value in values]
-            found.append(ResultColumn(name, UTF8, texts))
-    return found
+def _column(values: Sequence[Any]) -> list[Any]:
+    """Values of one type: numbers, or texts of all."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, bool}:
+        kind: type = int
+    else:
+        kind = float if kinds <= {int, bool, float} else str
+    return [None if value is None else kind(value) for value in values]

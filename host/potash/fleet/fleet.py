@@ -16,9 +16,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from potash.columns import Request, merged
+from csd_spec.table_plans import Output, Plan
+from potash.columns import Request
 from potash.columns import Result as Answer
-from potash.fleet import cluster
+from potash.columns.query import ALL
+from potash.fleet import cluster, combining
 from potash.fleet.datasets import Dataset, Result, Totals, dataset_of, missing, numbered
 from potash.fleet.directory import MOST_SHARDS, File, require_name
 from potash.fleet.drives import Drive, require_distinct
@@ -285,26 +287,45 @@ class Fleet:
         timeout: float | None = None,
         progress: Progress = silent,
     ) -> Answer:
-        """Query every shard, each a table of the same columns, and add up the results.
+        """Query every shard, each a table of the same columns, and combine the results.
 
         Raises PotashError for a shard that is missing, or that cannot be queried.
         """
+        plan = request.plan(Output.NONE, ALL)
+        with self.run_plan(dataset, plan, timeout=timeout, progress=progress) as answer:
+            answer.read()
+            return answer.result()
+
+    def run_plan(
+        self,
+        dataset: str | Dataset,
+        plan: Plan,
+        *,
+        timeout: float | None = None,
+        progress: Progress = silent,
+    ) -> combining.Combined:
+        """Run a plan on every shard, as `query` does; the answer has the plan's output.
+
+        Raises InvalidQuery for aggregates that cannot be combined, and what `query` raises.
+        """
         from potash.fleet import work
 
+        combining.require_engine()
+        drives, host = combining.split(plan)
         found = self._complete(dataset)
         futures = [
-            self._submit(drive, work.run_query, file, request, timeout)
+            self._submit(drive, work.run_query, file, drives, timeout)
             for drive, file in found.shards
         ]
-        parts: dict[int, Answer] = {}
+        parts: dict[int, combining.Part] = {}
         with closing(cluster.completed(self._client, futures)) as finished:
             for done, (at, future) in enumerate(finished, 1):
-                answer: Answer | str = self._value(future)
-                if isinstance(answer, str):
-                    raise PotashError(answer)
-                parts[at] = answer
+                part: combining.Part | str = self._value(future)
+                if isinstance(part, str):
+                    raise PotashError(part)
+                parts[at] = part
                 progress(f"{done} of {len(futures)} shards queried", done / len(futures))
-        return merged([parts[at] for at in range(len(futures))])
+        return combining.Combined(host, [parts[at] for at in range(len(futures))])
 
     def _found(self, dataset: str | Dataset) -> Dataset:
         return self.dataset(dataset) if isinstance(dataset, str) else dataset

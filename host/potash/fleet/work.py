@@ -12,8 +12,9 @@ from typing import NamedTuple
 from distributed import get_worker
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.columns import OnAccelerator, Request, StoredBlocks, query
-from potash.columns import Result as Answer
+from csd_spec.table_plans import Plan
+from potash.columns import OnAccelerator, StoredBlocks, run
+from potash.fleet import combining
 from potash.fleet.datasets import Result
 from potash.fleet.directory import FIRST_PAGE, Directory, File, require_name
 from potash.fleet.serving import ServedDrive, drives_of
@@ -98,14 +99,14 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Result:
     )
 
 
-def run_query(drive: str, file: File, request: Request, timeout: float | None) -> Answer | str:
+def run_query(drive: str, file: File, plan: Plan, timeout: float | None) -> combining.Part | str:
     """Query a file, which is a table; or why that cannot be. Raises what is worth a retry."""
     served, progress = _begun(drive, file)
     namespace = served.device.namespace()
     stored = StoredBlocks(namespace, file.page * PAGE_SIZE // namespace.block_size, file.size)
     engine = OnAccelerator(served.accelerator, timeout=timeout, progress=progress)
     try:
-        return query(request, stored, engine)
+        return combining.Part.of(run(plan, stored, engine))
     except DeviceGone:
         served.start()
         raise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import potash
+from potash.columns import Request
 from potash.sdk.errors import PotashError
 
 ARGUMENT_SIZE = 4
@@ -30,14 +31,16 @@ class Inferences(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A program, what to run it on, and what must come of it."""
+    """A program, or a query, what to run it on, and what must come of it."""
 
     name: str
-    program: bytes
     input: bytes
     expected: bytes
     lba: int
-    arguments: Sequence[bytes]
+    program: bytes = b""
+    arguments: Sequence[bytes] = ()
+    request: Request | None = None
+    """The query of a table, which the drive's own program answers in lines of JSON."""
     describe: Describe | None = None
     figures: Figures | None = None
     needed: int | None = None
@@ -55,6 +58,10 @@ class Example(NamedTuple):
             if "program" in described:
                 made["program"] = (folder / described["program"]).read_bytes()
             return cls(name=name, lba=int(described["lba"]), **made)
+        except ModuleNotFoundError as error:
+            raise PotashError(
+                f"the example {name} needs {error.name}: pip install 'potash[columns]'"
+            ) from None
         except (OSError, KeyError, ValueError) as error:
             raise PotashError(f"the example {name} cannot be read: {error}") from None
 
@@ -71,7 +78,9 @@ def _by_script(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
     made = {"input": data, "expected": script["expected"](data)}
     if "program" in script:
         made["program"] = script["program"](data)
-    made |= {"arguments": script["arguments"](data), "describe": script["describe"]}
+    if "arguments" in script:
+        made["arguments"] = script["arguments"](data)
+    made |= {"describe": script["describe"], "request": script.get("REQUEST")}
     if "figures" in script:
         made["figures"] = script["figures"]
     if "needed" in script:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -19,12 +20,15 @@ import click
 import potash.sdk
 from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.table_plans import Output as TableOutput
 from nvme_spec.computational import MEMORY_RANGE_SIZE
 from potash.cli.device import reports
 from potash.cli.device.guest import SHARE, running_guest
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
 from potash.cli.progress import showing
+from potash.columns import InComputeNamespace, OnAccelerator, QueryEngine, Request, StoredBlocks
+from potash.columns import run as run_plan
 from potash.configuration import Configuration
 from potash.devices import serving
 from potash.programs.compiler import compiled, find_compiler
@@ -127,11 +131,12 @@ def write(name: str, folder: Path) -> None:
         files.append(place.parent / HEADER)
     for path in files:
         shutil.copyfile(path, folder / path.name)
-    (folder / PROGRAM).write_bytes(program)
+    if program:
+        (folder / PROGRAM).write_bytes(program)
     (folder / INPUT).write_bytes(example.input)
     (folder / EXPECTED).write_bytes(example.expected)
     (folder / ARGUMENTS).write_text(options)
-    made = (PROGRAM, INPUT, EXPECTED, ARGUMENTS)
+    made = (*((PROGRAM,) if program else ()), INPUT, EXPECTED, ARGUMENTS)
     click.echo(f"{folder}: {', '.join(dict.fromkeys((*made, *(path.name for path in files))))}")
 
 
@@ -198,6 +203,9 @@ def _driven(wanted: Configuration) -> Iterator[Device]:
 
 def start(device: Device, example: Example, report: Report = _silent) -> Ran:
     """Run an example on an accelerator, with its input in place on the drive."""
+    if example.request is not None:
+        engine = OnAccelerator(device.accelerator(), timeout=JOB_TIMEOUT)
+        return _query(device, example, example.request, engine, report)
     result = device.accelerator().run(
         example.program,
         example.input,
@@ -210,6 +218,26 @@ def start(device: Device, example: Example, report: Report = _silent) -> Ran:
     return Ran(result.output, job, _given(example) + _pages(len(result.output)))
 
 
+def _query(
+    device: Device, example: Example, request: Request, engine: QueryEngine, report: Report
+) -> Ran:
+    """Query a table, which is written to the drive first, by the drive's own program."""
+    size = len(example.input)
+    device.write(example.lba, example.input.ljust(_pages(size), b"\0"))
+    report(f"write: {size} bytes of the table to block {example.lba}")
+    stored = StoredBlocks(device.namespace(), example.lba, size)
+    started = time.monotonic()
+    with run_plan(request.plan(TableOutput.JSON), stored, engine) as answer:
+        output = answer.read()
+    took = time.monotonic() - started
+    found = answer.result()
+    report(
+        f"query: the drive read {found.read} bytes, and left out {found.excluded} of {found.groups}"
+        " row groups"
+    )
+    return Ran(output, took, found.moved)
+
+
 def _run_executed(example: Example, report: Report) -> Ran:
     size = _pages(len(example.input)) + _pages(len(example.expected))
     wanted = replace(DRIVE_WANTED, memory=MemorySection((size,)), compute=ComputeSection(1))
@@ -219,6 +247,10 @@ def _run_executed(example: Example, report: Report) -> Ran:
 
 def execute(device: Device, example: Example, report: Report = _silent) -> Ran:
     """Run an example in a compute namespace; its input is copied to memory within the drive."""
+    if example.request is not None:
+        compute, memory = device.compute_namespace(), device.memory_namespace()
+        engine = InComputeNamespace(compute, memory, timeout=JOB_TIMEOUT)
+        return _query(device, example, example.request, engine, report)
     size, room = _pages(len(example.input)), _pages(len(example.expected))
     blocks = size // device.block_size
     device.write(example.lba, example.input.ljust(size, b"\0"))
@@ -243,11 +275,14 @@ def execute(device: Device, example: Example, report: Report = _silent) -> Ran:
 def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
     """The light command runs in the guest, on the kernel's block device."""
     place = f"{SHARE}/{example.name}"
-    command = ["potash", "run", DRIVE]
-    command += [f"{place}/{name}" for name in (PROGRAM, INPUT, OUTPUT)]
-    command += ["--lba", str(example.lba), "--timeout", str(JOB_TIMEOUT)]
-    for argument in example.arguments:
-        command += ["--arg", f"hex:{argument.hex()}"]
+    if example.request is not None:
+        command = _query_in_guest(example, example.request, place)
+    else:
+        command = ["potash", "run", DRIVE]
+        command += [f"{place}/{name}" for name in (PROGRAM, INPUT, OUTPUT)]
+        command += ["--lba", str(example.lba), "--timeout", str(JOB_TIMEOUT), "-v"]
+        for argument in example.arguments:
+            command += ["--arg", f"hex:{argument.hex()}"]
     wanted = replace(DRIVE_WANTED, guest=GuestSection(debian_mirror=mirror))
     with (
         tempfile.TemporaryDirectory(prefix="potash-") as folder,
@@ -257,7 +292,7 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
             (Path(folder) / name).write_bytes(content)
         guest.copy_in(Path(folder), place)
         said = descriptor_sink(2 if quiet else 1)
-        code = guest.run([*command, "-v"], stdout=said, stderr=said)
+        code = guest.run(command, stdout=said, stderr=said)
         if code:
             raise PotashError(f"the example ended with {code} in the guest; what it says is above")
         output = Path(folder) / OUTPUT
@@ -271,8 +306,21 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
         return Ran(made, job, _given(example) + _pages(len(made)))
 
 
+def _query_in_guest(example: Example, request: Request, place: str) -> list[str]:
+    """The commands of a guest that write the table to the drive, and query it there."""
+    copy = ["dd", f"if={place}/{INPUT}", f"of={DRIVE}", "bs=4096", f"seek={example.lba}"]
+    ask = ["potash", "query", f"lba:{example.lba}:{len(example.input)}", request.expression]
+    ask += ["--device", DRIVE, "-o", f"{place}/{OUTPUT}.jsonl"]
+    for option, value in (("--where", request.where), ("--by", request.by)):
+        ask += [option, value] if value is not None else []
+    rename = ["mv", f"{place}/{OUTPUT}.jsonl", f"{place}/{OUTPUT}"]
+    return ["sh", "-ec", "; ".join(map(shlex.join, (copy, ["sync"], ask, rename)))]
+
+
 def _given(example: Example) -> int:
     """Bytes of what goes to the drive besides the input."""
+    if example.request is not None:
+        return len(example.request.plan(TableOutput.JSON).encode())
     return len(example.program) + sum(len(argument) for argument in example.arguments)
 
 

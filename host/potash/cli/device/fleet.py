@@ -5,17 +5,23 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 
 from csd_spec.reporting import INLINE, Amount, Count, Form
 from csd_spec.text import plain
 from potash.cli.drive import common
-from potash.cli.drive.query import QueryAnswered, question_options, request_of, show
+from potash.cli.drive.query import (
+    QueryAnswered,
+    QueryExplained,
+    explain,
+    question_of,
+    question_options,
+)
 from potash.cli.drive.run import program_argument_option
 from potash.cli.progress import showing, ticking
-from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
+from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, combining, read_fleet
 from potash.fleet.datasets import numbered
 from potash.fleet.fleet import PATIENCE
 from potash.sdk.accelerator import Argument
@@ -257,27 +263,29 @@ def map_(
 @click.argument("expression")
 @question_options
 @common.job_timeout_option
-@common.json_option(QueryAnswered)
+@common.json_option(QueryAnswered | QueryExplained)
 def query(
     fleet: FleetFile,
     scheduler: str | None,
     patience: float,
     dataset: str,
     expression: str,
-    where: str | None,
-    by: str | None,
-    columns: str | None,
-    output: Path | None,
     timeout: float | None,
+    **options: Any,
 ) -> None:
     """Query DATASET, whose shards are tables.
 
     `potash query --help` describes EXPRESSION.
     """
-    request = request_of(expression, where, by, columns)
+    question = question_of(expression, **options)
+    if question.explain:
+        drives, host = combining.split(question.plan)
+        explain({"each drive": drives, "this host": host})
+        return
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
-        result = opened.query(dataset, request, timeout=timeout, progress=progress)
-    show(result, output)
+        plan = question.plan
+        with opened.run_plan(dataset, plan, timeout=timeout, progress=progress) as answer:
+            question.show(answer)
 
 
 def _shown(report: FleetMapped) -> list[str]:

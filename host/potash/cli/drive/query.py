@@ -1,22 +1,31 @@
 """`potash query`: filters and aggregates of a table where it is stored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
 from csd_spec.reporting import Form
+from csd_spec.table_plans import Output, Plan
 from potash.cli.drive import common
 from potash.cli.progress import showing
-from potash.columns.engines import InComputeNamespace, OnAccelerator, QueryEngine
-from potash.columns.query import Request, Result
-from potash.columns.query import query as run_query
-from potash.columns.stored import Stored, StoredBlocks, StoredFile
-from potash.columns.writer import arrow_file
-from potash.files import STREAM
+from potash.columns import (
+    Answer,
+    InComputeNamespace,
+    OnAccelerator,
+    QueryEngine,
+    Request,
+    Result,
+    StoredBlocks,
+    StoredFile,
+    explained,
+    run,
+)
+from potash.columns.query import ALL
+from potash.files import STREAM, replacing
 from potash.sdk import Device
 from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.extents import drive_of
@@ -26,26 +35,96 @@ from potash.tables import columns as lines_of
 SHOWN = 20
 """Rows that are shown."""
 BLOCKS = "lba:"
+FORMS = {".csv": Output.CSV, ".jsonl": Output.JSON, ".ndjson": Output.JSON}
+"""Forms of files by the ends of their names; others are Arrow files."""
 QueryAnswered = Annotated[Result, Form(title="QueryAnswered")]
 
 
+class ExplainedPlan(NamedTuple):
+    """A part of a query, in the place where it is done."""
+
+    place: Annotated[str, "The place: the drive, each drive, or this host."]
+    steps: Annotated[Sequence[str], "The steps, in order."]
+    plan: Annotated[str, "The plan as the engine gets it: a JSON object."]
+
+
+class QueryExplained(NamedTuple):
+    """The plans of a query, which is not run."""
+
+    plans: Annotated[Sequence[ExplainedPlan], "The parts of the query, in order."]
+
+
 question_options: common.Decorator = common.together(
-    click.option("--where", metavar="FILTER", help="Aggregates: count only rows like these."),
+    click.option("--where", metavar="FILTER", help="Use only rows like these."),
     click.option(
-        "--by", metavar="COLUMN", help="Aggregates: one row for each value of this column."
+        "--by", metavar="KEY,…", help="Aggregates: one row for each group of rows with equal keys."
     ),
+    click.option(
+        "--order",
+        metavar="COLUMN,…",
+        help="Sort by columns of the result, or by their numbers; -COLUMN in descending order.",
+    ),
+    click.option("--limit", type=click.IntRange(0), help="Give only so many rows."),
     click.option(
         "--columns", metavar="NAME,…", help="Rows: show only these columns (default: all columns)."
     ),
-    common.output_option("Write the result as an Arrow file."),
+    click.option("--explain", is_flag=True, help="Show what the drive would do, without it."),
+    common.output_option("Write the result: FILE.csv, FILE.jsonl, or an Arrow file."),
 )
 """Options of commands that ask about tables."""
 
 
-def request_of(expression: str, where: str | None, by: str | None, columns: str | None) -> Request:
-    """The request of a command's arguments. Raises InvalidQuery."""
-    select = tuple(one.strip() for one in columns.split(",")) if columns else ()
-    return Request(expression, where, by, select)
+class Question(NamedTuple):
+    """The arguments of a command that asks about a table."""
+
+    request: Request
+    explain: bool
+    output: Path | None
+
+    @property
+    def plan(self) -> Plan:
+        form = Output.NONE
+        if self.output is not None:
+            form = FORMS.get(self.output.suffix, Output.FILE)
+        return self.request.plan(form, ALL if common.as_json() else SHOWN)
+
+    def show(self, answer: Answer) -> None:
+        """Write the output to its file, and report the result."""
+        if self.output is not None:
+            with replacing(self.output) as file:
+                for piece in answer:
+                    file.write(piece)
+        else:
+            answer.read()
+        result = answer.result()
+        common.say(result, _lines(result), aside=self.output == STREAM)
+
+
+def question_of(
+    expression: str,
+    where: str | None,
+    by: str | None,
+    order: str | None,
+    limit: int | None,
+    columns: str | None,
+    explain: bool,
+    output: Path | None,
+) -> Question:
+    """A command's question. Raises InvalidQuery."""
+    select = tuple(name.strip() for name in columns.split(",")) if columns else ()
+    return Question(Request(expression, where, by, select, order, limit), explain, output)
+
+
+def explain(plans: Mapping[str, Plan]) -> None:
+    """Report the parts of a query."""
+    found = [
+        ExplainedPlan(place, list(explained(plan)), plan.encode().decode())
+        for place, plan in plans.items()
+    ]
+    lines = []
+    for part in found:
+        lines += [f"on {part.place}:", *(f"  {step}" for step in part.steps)]
+    common.say(QueryExplained(found), lines)
 
 
 @click.command()
@@ -65,39 +144,38 @@ def request_of(expression: str, where: str | None, by: str | None, columns: str 
 )
 @common.accelerator_option
 @common.job_timeout_option
-@common.json_option(QueryAnswered)
+@common.json_option(QueryAnswered | QueryExplained)
 def query(
     file: str,
     expression: str,
     device: str | None,
-    where: str | None,
-    by: str | None,
-    columns: str | None,
-    output: Path | None,
     lba: int | None,
     execute: bool,
     accelerator: int | None,
     timeout: float | None,
+    **options: Any,
 ) -> None:
     """Query the table FILE where it is stored on a drive.
 
-    FILE is an uncompressed Arrow file (Arrow IPC, Feather version 2) in a file system of the drive,
-    or lba:BLOCK:SIZE for one of SIZE bytes in the drive's blocks from BLOCK on. EXPRESSION is a
-    filter, whose rows are the result:
+    FILE is a Parquet or Arrow file in a file system of the drive, or lba:BLOCK:SIZE for one of SIZE
+    bytes in the drive's blocks from BLOCK on. EXPRESSION is a filter, whose rows are the result:
 
     \b
         (price > 100) & (region == "EU")
-        ~(quantity in [1, 2, 3]) | (day >= "2026-05-01") | (price is None)
+        ~(quantity in [1, 2, 3]) | (day >= "2026-05-01") | name.startswith("A")
 
-    or aggregates of the rows of a filter:
+    or a list of expressions and aggregates:
 
     \b
-        "count(), sum(price), mean(quantity)" --where 'region == "EU"' --by product
+        "day.year, total=sum(price * quantity), count()" --by day.year --order -total
 
-    It becomes an eBPF program, which the drive runs on the columns that it needs. Only the program,
-    the file's metadata and the result are transferred.
+    The drive's own program reads the columns that it needs; only the query and the result are
+    transferred.
     """
-    request = request_of(expression, where, by, columns)
+    question = question_of(expression, **options)
+    if question.explain:
+        explain({"the drive": question.plan})
+        return
     if device is None:
         device = _device_of(file)
     with (
@@ -112,15 +190,8 @@ def query(
         else:
             chosen = drive.accelerator(accelerator)
             engine = OnAccelerator(chosen, timeout=timeout, progress=progress)
-        result = run_query(request, stored, engine, progress=progress)
-    show(result, output)
-
-
-def show(result: Result, output: Path | None) -> None:
-    """Report a result, and write it to a file."""
-    if output is not None:
-        common.write_output(output, arrow_file(result.columns))
-    common.say(result, _lines(result), aside=output == STREAM)
+        with run(question.plan, stored, engine, progress=progress) as answer:
+            question.show(answer)
 
 
 def _device_of(file: str) -> str:
@@ -136,7 +207,9 @@ def _device_of(file: str) -> str:
 
 
 @contextmanager
-def _stored(drive: Device, file: str, lba: int | None, progress: Progress) -> Iterator[Stored]:
+def _stored(
+    drive: Device, file: str, lba: int | None, progress: Progress
+) -> Iterator[StoredBlocks | StoredFile]:
     """The stored file; with `--lba`, it is written to the drive first."""
     namespace = drive.namespace()
     if file.startswith(BLOCKS):
@@ -146,7 +219,7 @@ def _stored(drive: Device, file: str, lba: int | None, progress: Progress) -> It
             first, size = (int(part, 0) for part in file.removeprefix(BLOCKS).split(":"))
         except ValueError:
             raise click.UsageError(f"{file!r} is not lba:BLOCK:SIZE, two numbers") from None
-        stored: Stored = StoredBlocks(namespace, first, size)
+        stored: StoredBlocks | StoredFile = StoredBlocks(namespace, first, size)
     elif lba is not None:
         if drive.block_device is not None:
             raise PotashError("--lba is for a drive without a file system, by its socket")
@@ -161,13 +234,14 @@ def _stored(drive: Device, file: str, lba: int | None, progress: Progress) -> It
 
 
 def _lines(result: Result) -> Iterator[str]:
-    columns, rows = result.columns, result.result_rows
-    shown = [column._replace(values=column.values[:SHOWN]).texts for column in columns]
-    texts = [["null" if text is None else text for text in column] for column in shown]
-    yield from lines_of([[column.name for column in columns], *zip(*texts, strict=True)], "<")
-    if rows > SHOWN:
-        yield f"… and {rows - SHOWN} more rows; -o FILE writes all"
+    texts = [column._replace(values=column.values[:SHOWN]).texts for column in result.columns]
+    cells = [["null" if text is None else text for text in column] for column in texts]
+    names = [column.name for column in result.columns]
+    yield from lines_of([names, *zip(*cells, strict=True)], "<")
+    if result.result_rows > SHOWN:
+        yield f"… and {result.result_rows - SHOWN} more rows; -o FILE writes all"
+    excluded = f"; statistics excluded {result.excluded} of {result.groups} row groups"
     yield (
-        f"{result.moved} bytes between drive and host; the file has {result.held}, of which the"
-        f" drive read {result.read}"
+        f"{result.moved} bytes between drive and host; the drive read {result.read} of the file's"
+        f" {result.held} bytes{excluded if result.excluded else ''}"
     )
