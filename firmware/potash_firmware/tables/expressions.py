@@ -112,7 +112,8 @@ class Evaluator:
             try:
                 options = _OPTIONS[function](*constants)
             except (TypeError, ValueError, OverflowError) as error:
-                raise Refused(f"{function} does not take {constants}: {sentence(error)}") from None
+                given = ", ".join(map(repr, constants))
+                raise Refused(f"{function} does not take {given}: {sentence(error)}") from None
             of = of[:1]
         elif function in ("utf8_trim", "utf8_ltrim", "utf8_rtrim"):
             function += "_whitespace"
@@ -163,7 +164,8 @@ def _wider(argument: Any) -> Any:
     kind = argument.type
     if not pa.types.is_decimal(kind):
         return argument
-    return argument.cast(pa.decimal256(kind.precision, kind.scale))
+    # Decimals of some libraries have 38 digits whatever they are; a product of two has one more.
+    return argument.cast(pa.decimal256(min(kind.precision, 37), kind.scale))
 
 
 def unified(function: str, arguments: list[Any]) -> list[Any]:

@@ -23,10 +23,11 @@ def literal(term: Value, kind: Any, compared: bool = False) -> Any:
     decimal. An integer that is `compared` takes the type of the integers that it meets.
     """
     value = term.value
+    if value is None:
+        return pa.scalar(None, kind)
+    meant = term.type or _meant(value, kind)
     try:
-        if value is None:
-            return pa.scalar(None, kind) if kind is not None else pa.scalar(None)
-        match term.type or _meant(value, kind):
+        match meant:
             case ValueType.DATE:
                 if len(str(value)) > 10 and term.type is None:
                     return _timestamp(str(value), pa.timestamp("s"))
@@ -42,8 +43,7 @@ def literal(term: Value, kind: Any, compared: bool = False) -> Any:
             case ValueType.BINARY:
                 return pa.scalar(bytes.fromhex(str(value)))
     except (ValueError, TypeError, OverflowError, InvalidOperation, pa.ArrowException):
-        what = term.type or f"value of {kind}"
-        raise Refused(f"{str(value)[:80]!r} is no {what}") from None
+        raise Refused(f"{str(value)[:80]!r} is no {meant}") from None
     return _number_or_text(value, kind, compared)
 
 
