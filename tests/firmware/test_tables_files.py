@@ -136,6 +136,14 @@ def test_members_of_structures() -> None:
             rows(data, Plan(select=fields(y=column("x", "c"))))
 
 
+def test_a_name_with_a_full_stop() -> None:
+    """The statistics are not those of a structure's member with the same path."""
+    table = pa.table({"a.b": [1, 2], "a": [{"b": 100}, {"b": 200}]})
+    for data in (parquet(table), arrow(table)):
+        plan = Plan(where=call("less", column("a.b"), 2), select=fields("a.b", c=column("a", "b")))
+        assert rows(data, plan) == [{"a.b": 1, "c": 100}]
+
+
 def test_encodings_of_arrow() -> None:
     """Dictionaries, views and run ends behave as the values that they are of."""
     values = ["one", "two", "two", None]

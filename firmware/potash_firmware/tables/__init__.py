@@ -2,7 +2,8 @@
 
 A query reads a Parquet or an Arrow file at random from a `ByteSource`, and gives its result in
 pieces. The plan and the headers are those of `csd_spec.table_plans`. There are no files and no
-sockets here, and all is done in the thread that calls, so that a confined process can run it.
+sockets here, so that a confined process can run it, and nothing runs in parallel: Arrow reads the
+footer of an Arrow file in a thread of its own, while the caller waits.
 """
 
 import os

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -135,7 +136,11 @@ def open_table(file: SourceFile, counters: Counters) -> TableFile:
         raise Refused("the file has the first version of Feather; write it as the second")
     if magic[:4] == b"PARE":
         raise Refused("the file is an encrypted Parquet file")
-    readers = {b"PAR1": _parquet, b"ARRO": _arrow_file, b"\xff" * 4: _arrow_stream}
+    readers: dict[bytes, Callable[[SourceFile, Counters], TableFile]] = {
+        b"PAR1": _parquet,
+        b"ARRO": partial(_arrow, pa.ipc.open_file),
+        b"\xff" * 4: partial(_arrow, pa.ipc.open_stream),
+    }
     if magic[:4] not in readers:
         raise Refused("the file is neither a Parquet file nor an Arrow file")
     with file.reading():
@@ -200,8 +205,8 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
     )
     metadata = opened.metadata
     counters.file_rows = metadata.num_rows
-
-    leaves = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    found = ((at, metadata.schema.column(at)) for at in range(metadata.num_columns))
+    leaves = {leaf.name: at for at, leaf in found if leaf.name == leaf.path}
 
     def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
         columns = [".".join(path) for path in paths]
@@ -252,43 +257,29 @@ def _width(kind: Any) -> int:
         return 1 << 30
 
 
-def _options(schema: pa.Schema, paths: list[Path]) -> Any:
-    return pa.ipc.IpcReadOptions(use_threads=False, included_fields=_fields(schema, paths))
-
-
-def _arrow_file(file: SourceFile, counters: Counters) -> TableFile:
-    plain_options = pa.ipc.IpcReadOptions(use_threads=False)
-    schema = pa.ipc.open_file(pa.PythonFile(file, "r"), options=plain_options).schema
-
-    def read(paths: list[Path]) -> Iterator[Any]:
-        opened = pa.ipc.open_file(pa.PythonFile(file, "r"), options=_options(schema, paths))
-        for index in range(opened.num_record_batches):
-            yield opened.get_batch(index)
-
-    return TableFile(schema, _arrow_batches(file, counters, read))
-
-
-def _arrow_stream(file: SourceFile, counters: Counters) -> TableFile:
-    plain_options = pa.ipc.IpcReadOptions(use_threads=False)
-    schema = pa.ipc.open_stream(pa.PythonFile(file, "r"), options=plain_options).schema
-
-    def read(paths: list[Path]) -> Iterator[Any]:
+def _arrow(open_reader: Callable[..., Any], file: SourceFile, counters: Counters) -> TableFile:
+    def opened(fields: list[int]) -> Any:
         file.seek(0)
-        yield from pa.ipc.open_stream(pa.PythonFile(file, "r"), options=_options(schema, paths))
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+        return open_reader(pa.PythonFile(file, "r"), options=options)
 
-    return TableFile(schema, _arrow_batches(file, counters, read))
+    schema = opened([]).schema
 
+    def read(paths: list[Path]) -> Iterator[Any]:
+        reader = opened(_fields(schema, paths))
+        if isinstance(reader, pa.ipc.RecordBatchFileReader):
+            return map(reader.get_batch, range(reader.num_record_batches))
+        return iter(reader)
 
-def _arrow_batches(
-    file: SourceFile, counters: Counters, read: Callable[[list[Path]], Iterator[Any]]
-) -> Callable[[list[Path], Exclude], Iterator[Batch]]:
+    def sliced(found: Any) -> Iterator[Batch]:
+        counters.groups += 1
+        counters.file_rows += found.num_rows
+        _require_rows(found.num_rows)
+        return _slices(found, counters)
+
     def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
-        def sliced(found: Any) -> Iterator[Batch]:
-            counters.groups += 1
-            counters.file_rows += found.num_rows
-            _require_rows(found.num_rows)
-            return _slices(found, counters)
+        with file.reading():
+            found = read(paths)
+        yield from _reading(file, found, sliced)
 
-        return _reading(file, read(paths), sliced)
-
-    return batches
+    return TableFile(schema, batches)
