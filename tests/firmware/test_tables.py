@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from csd_spec.table_plans import Order, Output, Plan
-from potash_firmware.tables import Refused, begin
+from csd_spec.table_plans import Order, Output, Piece, Plan
+from potash_firmware.tables import Refused, begin, execution
 from support.tables import (
     Memory,
     aggregate,
@@ -150,3 +150,33 @@ def test_another_offset_begins_anew(data: bytes) -> None:
 def test_refusals(data: bytes, plan: Any, reason: str) -> None:
     with pytest.raises(Refused, match=f"^{reason}$"):
         ask(data, plan)
+
+
+@pytest.mark.parametrize("form", Output)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(show=3),
+        Plan(where=call("greater", column("x"), 1), limit=300),
+        Plan(order=(Order("f", descending=True),), limit=50, show=2),
+        Plan(by=fields("s"), select=fields("s", total=aggregate("sum", column("x")))),
+        Plan(select=fields(n=aggregate("count", column("f")))),
+    ],
+)
+def test_a_long_query_gives_pieces_without_output(
+    form: Output, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = parquet(pa.concat_tables([TABLE] * 100), row_group_size=10)
+    plan = plan._replace(output=form)
+    whole = ask(data, plan)
+    monkeypatch.setattr(execution, "PIECE_BYTES", 1)
+    by_piece = ask(data, plan)
+    assert (by_piece.shown, by_piece.output) == (whole.shown, whole.output)
+    into = memoryview(bytearray(1 << 16))
+    query, offset, read = begin(request(plan, len(data)), Memory(data)), 0, [0]
+    while offset < len(whole.shown) + len(whole.output):
+        length = query.piece(offset, into) - Piece.RECORD.size
+        offset += length
+        read.append(Piece.decode_head(into).read)
+        assert length or read[-1] > read[-2]
+    assert len(read) > 20

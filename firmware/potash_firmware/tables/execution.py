@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -37,6 +38,10 @@ from potash_firmware.tables.files import (
 )
 from potash_firmware.tables.groups import Groups
 from potash_firmware.tables.output import shown, written
+
+PIECE_BYTES = 256 << 20
+"""Bytes of columns that are decoded for a piece, in about a second: longer queries give pieces
+without output, so that a host sees how far they are."""
 
 SORTED_ROWS = 1 << 16
 """Rows beside those of the limit that wait before they are sorted, at least."""
@@ -115,6 +120,8 @@ class _Query:
         """Bytes of shown rows that are still to come."""
         self._left = memoryview(b"")
         self._chunks = self._output(plan)
+        self._most: float = math.inf
+        """Decoded bytes after which the piece ends."""
 
     def skip(self, count: int) -> None:
         """Leave out so many bytes. Raises Refused where there are fewer."""
@@ -126,7 +133,8 @@ class _Query:
     def fill(self, into: memoryview) -> tuple[int, int]:
         """Write as much as there is room for: the numbers of bytes of shown rows and of output."""
         lines = at = 0
-        while at < len(into) and self.more():
+        self._most = self.counters.decoded + PIECE_BYTES
+        while at < len(into) and self.more() and self._left:
             before = self._shown
             part = self._advance(len(into) - at)
             into[at : at + len(part)] = part
@@ -135,8 +143,8 @@ class _Query:
         return lines, at - lines
 
     def more(self) -> bool:
-        """True if bytes are still to come."""
-        while not self._left:
+        """True if bytes are still to come, or may be, as the piece has to end before."""
+        while not self._left and self.counters.decoded < self._most:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return False
@@ -155,6 +163,7 @@ class _Query:
             first: list[Any] = []
             rows = 0
             for batch in batches:
+                yield b""
                 first.append(batch)
                 rows += batch.num_rows
                 if rows >= plan.show:
@@ -173,14 +182,14 @@ class _Query:
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             self.counters.rows += batch.num_rows
-            if batch.num_rows:
-                yield batch
+            yield batch
 
 
 def _result(
     plan: Plan, file: SourceFile, counters: Counters
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The result's columns and its rows. Raises Refused, the rows too."""
+    """The result's columns and its rows, and none after each step of the way to them. Raises
+    Refused, the rows too."""
     table = open_table(file, counters)
     nothing = table.empty()
     plan = (
@@ -213,6 +222,7 @@ def _result(
         def rows() -> Iterator[pa.RecordBatch]:
             for batch in batches():
                 groups.add(batch)
+                yield pa.RecordBatch.from_pylist([], schema=schema)
             yield pa.RecordBatch.from_pydict(groups.result())
     else:
 
@@ -277,6 +287,7 @@ def _sorted(plan: Plan, schema: pa.Schema, batches: Iterator[Any]) -> Iterator[A
     waiting = [kept]
     rows = 0
     for batch in batches:
+        yield batch.slice(0, 0)
         waiting.append(pa.Table.from_batches([batch]))
         rows += batch.num_rows
         if most is not None and rows > most:

@@ -136,7 +136,8 @@ def _by_writer(make: Any, batches: Iterator[Any]) -> Iterator[bytes]:
     with make(pa.PythonFile(sink, "w")) as writer:
         yield sink.taken()
         for batch in batches:
-            writer.write_batch(batch)
+            if batch.num_rows:
+                writer.write_batch(batch)
             yield sink.taken()
     yield sink.taken()
 
