@@ -305,6 +305,15 @@ def runtime() -> Finding:
     return Finding("models", Grade.LIMITED, said, remedy)
 
 
+def queries() -> Finding:
+    """The package with which a drive queries tables."""
+    works, said = _separately("import pyarrow.acero as _, pyarrow; print(pyarrow.__version__)")
+    if works:
+        return Finding("queries", Grade.GOOD, f"pyarrow {said} queries tables on the drive")
+    remedy = f"{shlex.quote(sys.executable)} -m pip install 'potash[columns]'"
+    return Finding("queries", Grade.LIMITED, f"a drive queries no tables: {said}", remedy)
+
+
 def libubpf() -> Finding:
     """The library of the engine `ubpf`."""
     _, lacking = _separately(

@@ -17,6 +17,7 @@ from potash_firmware.apu.channel import FromWorker, Gathered, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -311,10 +312,16 @@ def test_a_worker_that_wants_what_was_granted_is_believed() -> None:
     assert write_back == WriteBack(write_back.tag, 0, source, ((1, 5 * PAGE, 3 * PAGE),))
 
 
+def test_a_query_writes_no_blocks_whatever_is_granted() -> None:
+    gathered = Gathered((ByteRange(1, 5 * PAGE, 3 * PAGE),))
+    assert list(_told(RETURNED, runs=DeviceProgram.QUERY))[-1] == JobEnded(0, 0xC0)
+    assert list(_told(gathered, RETURNED, runs=DeviceProgram.QUERY)) == [None]
+
+
 RETURNED = JobExecuted(1, Outcome.RETURNED)
 
 
-def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
+def _told(*said: FromWorker, runs: bytes | DeviceProgram = b"image") -> Iterator[ToRpu | None]:
     """What the RPU is told when a worker says this; None at the end where it was not believed."""
     sent: list[ToRpu] = []
     config = replace(CONFIG, namespaces=(NamespaceConfig(1, MEDIA),))
@@ -323,7 +330,7 @@ def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
     accelerator.buffers = replace(accelerator.buffers, granted=granted)
     with open("/dev/null") as media, PlayedSupervisor(config) as supervisor:
         jobs = Jobs(config, {0: accelerator}, supervisor, sent.append, {1: media.fileno()})
-        jobs.runners[0].start(b"image", b"")
+        jobs.runners[0].start(runs, b"")
         for check in [one for one in sent if isinstance(one, ReadCheck)]:
             jobs.handle(ReadChecked(check.tag))
         supervisor.say(*said)

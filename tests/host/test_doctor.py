@@ -128,6 +128,17 @@ def test_a_package_that_breaks_is_named_with_its_last_word(
     assert whole.meaning.startswith("click 8.")
 
 
+def test_without_pyarrow_no_tables_are_queried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor.queries().state is Grade.GOOD
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('libarrow.so: cannot open')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = doctor.queries()
+    assert (found.state, "libarrow.so" in found.meaning) == (Grade.LIMITED, True)
+    assert found.remedy.endswith("pip install 'potash[columns]'")
+
+
 def test_without_clang_and_ziglang_nothing_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.get_exec_path", list)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)

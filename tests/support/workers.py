@@ -20,6 +20,7 @@ class PlayedSupervisor(Supervisor):
         super().__init__(config, {}, monotonic)
         self._control, self._fork_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
+        self._queries = True  # all its workers can run them
         self.ends: dict[int, socket.socket] = {}
         self.killed: list[int] = []
 

@@ -187,7 +187,8 @@ class JobRunner:
         self._fire(Event.START)
         accelerator, jobs, buffers = self._accelerator, self._jobs, self._accelerator.buffers
         if isinstance(program, DeviceProgram) and buffers.granted:
-            buffers = replace(buffers, input_length=0, input_ranges=())
+            readable = tuple(grant._replace(writable=False) for grant in buffers.granted)
+            buffers = replace(buffers, input_length=0, input_ranges=(), granted=readable)
         message = ExecuteJob(
             jobs.next_tag(),
             self._key,

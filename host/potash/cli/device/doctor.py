@@ -52,7 +52,8 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
     with showing() as progress:
         found = [checks.python()]
         progress("importing what Potash is built upon", None)
-        found += [*checks.packages(), checks.runtime(), checks.libubpf(), *checks.extensions()]
+        found += [*checks.packages(), checks.runtime(), checks.queries(), checks.libubpf()]
+        found += checks.extensions()
         found += [
             checks.cpu(),
             checks.memory(),
