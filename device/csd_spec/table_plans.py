@@ -386,7 +386,7 @@ def _object(part: Any) -> Any:
     return part
 
 
-class Request(Packed, least_size=24, error=PlanError):
+class Request(Packed, least_size=32, error=PlanError):
     """The header of a plan: the file's size in bytes, and the offset of the output to begin at.
 
     The output of a plan is a sequence of bytes, the shown rows and then the result, of which a job
@@ -398,6 +398,9 @@ class Request(Packed, least_size=24, error=PlanError):
     plan_size: U32 = 0
     file_size: U64 = 0
     offset: U64 = 0
+    work: U64 = 0
+    """Bytes of columns that are decoded for the piece, about: it ends after them, even without
+    output, so that a host sees how far a long query is. 0 is any number."""
 
 
 class PieceFlag(IntFlag):

@@ -85,8 +85,8 @@ class CoreProfile:
         240_000,
         9000,
     )
-    """Cycles of a thousand bytes or values of each of `QUERY_KINDS`: three times those of pyarrow 26
-    on an AMD EPYC."""
+    """Cycles of a thousand bytes or values of `QUERY_KINDS`; by default three times those of
+    pyarrow 26 on an AMD EPYC."""
 
     def __post_init__(self) -> None:
         if len(self.cycles) != len(KINDS):

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from csd_spec.table_plans import Order, Output, Piece, Plan
-from potash_firmware.tables import Refused, begin, execution
+from csd_spec.table_plans import Order, Output, Piece, PieceFlag, Plan
+from potash_firmware.tables import Refused, begin
 from support.tables import (
     Memory,
     aggregate,
@@ -163,20 +163,19 @@ def test_refusals(data: bytes, plan: Any, reason: str) -> None:
         Plan(select=fields(n=aggregate("count", column("f")))),
     ],
 )
-def test_a_long_query_gives_pieces_without_output(
-    form: Output, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_query_gives_pieces_without_output(form: Output, plan: Plan) -> None:
     data = parquet(pa.concat_tables([TABLE] * 100), row_group_size=10)
     plan = plan._replace(output=form)
     whole = ask(data, plan)
-    monkeypatch.setattr(execution, "PIECE_BYTES", 1)
-    by_piece = ask(data, plan)
-    assert (by_piece.shown, by_piece.output) == (whole.shown, whole.output)
     into = memoryview(bytearray(1 << 16))
-    query, offset, read = begin(request(plan, len(data)), Memory(data)), 0, [0]
-    while offset < len(whole.shown) + len(whole.output):
-        length = query.piece(offset, into) - Piece.RECORD.size
-        offset += length
-        read.append(Piece.decode_head(into).read)
-        assert length or read[-1] > read[-2]
-    assert len(read) > 20
+    query, output, decoded = begin(request(plan, len(data)), Memory(data)), b"", [-1]
+    more = True
+    while more:
+        length = query.piece(len(output), into, 1)
+        output += into[Piece.RECORD.size : length]
+        piece = Piece.decode_head(into)
+        decoded.append(piece.decoded)
+        more = bool(piece.flags & PieceFlag.MORE)
+        assert length > Piece.RECORD.size or decoded[-1] > decoded[-2] or not more
+    assert output == whole.shown + whole.output
+    assert len(decoded) > 20

@@ -273,6 +273,33 @@ def test_an_answer_is_read_in_pieces(room: int) -> None:
     assert not engine.open and list(answer) == []
 
 
+class Slow(Scripted):
+    """One that gives pieces without output first, in which it has decoded so much."""
+
+    def __init__(self, *decoded: int) -> None:
+        super().__init__(b"", b"output", 100)
+        self.decoded, self.work = [*decoded], list[int]()
+
+    def ask(self, request: bytes) -> int:
+        self.work.append(table_plans.Request.decode_head(request).work)
+        if not self.decoded:
+            return super().ask(request)
+        self.buffer = table_plans.Piece(flags=1, decoded=self.decoded.pop(0)).encode()
+        return len(self.buffer)
+
+
+def test_a_long_query_says_how_far_it_is_and_begins_anew_once() -> None:
+    engine, said = Slow(10, 20), list[str]()
+    answer = run(Plan(), Table(b"1"), engine, progress=lambda text, share: said.append(text))
+    assert answer.read() == b"output" and len(said) == answer.jobs == 3
+    assert said[-1] == "querying: 0 MiB of the file are read" and all(engine.work)
+    engine = Slow(10, 20, 15)
+    assert run(Plan(), Table(b"1"), engine).read() == b"output"
+    assert [bool(work) for work in engine.work] == [True] * 3 + [False]
+    with pytest.raises(DeviceMisbehaved, match="96 bytes for a piece with 0"):
+        run(Plan(), Table(b"1"), Slow(10, 10, 10)).read()
+
+
 @pytest.mark.parametrize("shown", [b"", b"1\n", b'[["a"]]\n', b"[[]]\n[1\n", b'[["a","b"]]\n1\n'])
 def test_shown_rows_that_are_none_are_refused(shown: bytes) -> None:
     engine = Scripted(shown, b"", 100)

@@ -124,7 +124,7 @@ class Queries:
             raise ValueError(f"pyarrow cannot be used: {error}") from None
         header = Request.decode_head(request)
         plan = bytes(request[Request.RECORD.size :][: header.plan_size])
-        of = header._replace(offset=0), plan, file
+        of = header._replace(offset=0, work=0), plan, file
         try:
             if self._execution is None or of != self._of:
                 self.drop()
@@ -132,7 +132,7 @@ class Queries:
                 self._execution, self._of = tables.begin(bytes(request), source), of
             else:
                 self._execution.resume(source)
-            length = self._execution.piece(header.offset, into)
+            length = self._execution.piece(header.offset, into, header.work)
         except BaseException:
             self.drop()
             raise

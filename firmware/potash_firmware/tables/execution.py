@@ -39,10 +39,6 @@ from potash_firmware.tables.files import (
 from potash_firmware.tables.groups import Groups
 from potash_firmware.tables.output import shown, written
 
-PIECE_BYTES = 256 << 20
-"""Bytes of columns that are decoded for a piece, in about a second: longer queries give pieces
-without output, so that a host sees how far they are."""
-
 SORTED_ROWS = 1 << 16
 """Rows beside those of the limit that wait before they are sorted, at least."""
 
@@ -79,22 +75,22 @@ class Execution:
         if self._query is not None:
             self._query.file.source = source
 
-    def piece(self, offset: int, into: memoryview) -> int:
+    def piece(self, offset: int, into: memoryview, work: int = 0) -> int:
         """Write a header of `table_plans.Piece` and the output from this offset on, and return how
-        many bytes these are.
+        many bytes these are. `work` is as in `table_plans.Request`.
 
         Shown rows come before the output, and offsets count the bytes of both. Another offset than
         that where the last piece has ended begins the query anew. Raises Refused, MemoryError, and
         what the source raises.
         """
         try:
-            return self._piece(offset, into)
+            return self._piece(offset, into, work or math.inf)
         except (Refused, MemoryError):
             raise
         except (pa.ArrowException, UnicodeError) as error:  # a name of a hostile file is no UTF-8
             raise Refused(f"the query cannot be executed: {sentence(error)}") from None
 
-    def _piece(self, offset: int, into: memoryview) -> int:
+    def _piece(self, offset: int, into: memoryview, work: float) -> int:
         query, self._query = self._query, None  # nothing goes on after an error
         if query is None or offset != self._offset:
             query = _Query(self._plan, self._source, self._size)
@@ -102,7 +98,7 @@ class Execution:
         room = len(into) - Piece.RECORD.size
         if room < 1:
             raise Refused(f"the output has room for {len(into)} bytes, and none of the result")
-        lines, length = query.fill(into[Piece.RECORD.size :])
+        lines, length = query.fill(into[Piece.RECORD.size :], work)
         flags = PieceFlag.MORE if query.more() else 0
         header = Piece(flags=flags, shown=lines, length=length, **asdict(query.counters)).encode()
         into[: len(header)] = header
@@ -130,10 +126,11 @@ class _Query:
                 raise Refused("the output ends before this offset")
             count -= len(self._advance(count))
 
-    def fill(self, into: memoryview) -> tuple[int, int]:
-        """Write as much as there is room for: the numbers of bytes of shown rows and of output."""
+    def fill(self, into: memoryview, work: float) -> tuple[int, int]:
+        """Write as much as there is room for, or as comes of so many decoded bytes: the numbers of
+        bytes of shown rows and of output."""
         lines = at = 0
-        self._most = self.counters.decoded + PIECE_BYTES
+        self._most = self.counters.decoded + work
         while at < len(into) and self.more() and self._left:
             before = self._shown
             part = self._advance(len(into) - at)

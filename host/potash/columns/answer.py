@@ -16,6 +16,9 @@ from potash.sdk.errors import DeviceMisbehaved, PotashError
 from potash.sdk.progress import Progress, silent
 from potash.sdk.targets import Range
 
+PIECE_WORK = 256 << 20
+"""Bytes of columns that a drive decodes for a piece, in about a second."""
+
 
 class Stored(Protocol):
     """A file on a drive."""
@@ -119,6 +122,7 @@ class Answer:
         self._progress = progress
         self._moved = engine.moved
         self._offset = 0
+        self._work = PIECE_WORK
         self._at = 0  # of the bytes in the drive's buffer that were not read, of this piece
         self._left = 0
         self._open = True
@@ -197,9 +201,14 @@ class Answer:
 
     def _ask(self) -> bytes:
         """Run a job for the next piece; its shown rows."""
-        self._progress("querying", None)
+        decoded, read = (self.piece.decoded, self.piece.read) if self.jobs else (0, 0)
+        far = f": {read >> 20} MiB of the file are read" if self.jobs else ""
+        self._progress(f"querying{far}", None)
         request = Request(
-            plan_size=len(self._plan), file_size=self._stored.size, offset=self._offset
+            plan_size=len(self._plan),
+            file_size=self._stored.size,
+            offset=self._offset,
+            work=self._work,
         )
         made = self._engine.ask(request.encode() + self._plan)
         self.jobs += 1
@@ -208,8 +217,11 @@ class Answer:
             raise DeviceMisbehaved(f"the drive gives {made} bytes for a piece of a result")
         self.piece = piece = Piece.decode_head(self._engine.read(0, size))
         found = piece.shown + piece.length
-        if size + found != made or (piece.flags & PieceFlag.MORE and not found):
+        stands = piece.flags & PieceFlag.MORE and not found and piece.decoded <= decoded
+        if size + found != made or (stands and not self._work):
             raise DeviceMisbehaved(f"the drive gives {made} bytes for a piece with {found}")
+        if stands:  # it has begun anew, as others run programs there
+            self._work = 0
         self._offset += found
         self._at, self._left = size + piece.shown, piece.length
         return self._engine.read(size, piece.shown) if piece.shown else b""
