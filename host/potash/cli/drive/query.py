@@ -25,16 +25,15 @@ from potash.columns import (
     run,
 )
 from potash.columns.query import ALL
+from potash.columns.stored import BLOCKS, blocks_named, drive_with, stored_at
 from potash.files import STREAM, replacing
 from potash.sdk import Device
 from potash.sdk.errors import InvalidRequest, PotashError
-from potash.sdk.extents import drive_of
 from potash.sdk.progress import Progress
 from potash.tables import columns as lines_of
 
 SHOWN = 20
 """Rows that are shown."""
-BLOCKS = "lba:"
 FORMS = {".csv": Output.CSV, ".jsonl": Output.JSON, ".ndjson": Output.JSON}
 """Forms of files by the ends of their names; others are Arrow files."""
 QueryAnswered = Annotated[Result, Form(title="QueryAnswered")]
@@ -177,7 +176,7 @@ def query(
         explain({"the drive": question.plan})
         return
     if device is None:
-        device = _device_of(file)
+        device = drive_with(file, "--device", ", and use --lba to write the file to it")
     with (
         common.opened(device) as drive,
         showing() as progress,
@@ -194,18 +193,6 @@ def query(
             question.show(answer)
 
 
-def _device_of(file: str) -> str:
-    if file.startswith(BLOCKS):
-        raise InvalidRequest(f"{file} is on a drive; name the drive by --device")
-    found = drive_of(Path(file))
-    if found is None:
-        raise InvalidRequest(
-            f"{file} is not on a file system of an NVMe drive; name the drive by --device, and use"
-            " --lba to write the file to it"
-        )
-    return found
-
-
 @contextmanager
 def _stored(
     drive: Device, file: str, lba: int | None, progress: Progress
@@ -216,10 +203,10 @@ def _stored(
         if lba is not None:
             raise click.UsageError("--lba is for a FILE that is to be written to the drive")
         try:
-            first, size = (int(part, 0) for part in file.removeprefix(BLOCKS).split(":"))
-        except ValueError:
-            raise click.UsageError(f"{file!r} is not lba:BLOCK:SIZE, two numbers") from None
-        stored: StoredBlocks | StoredFile = StoredBlocks(namespace, first, size)
+            blocks_named(file)
+        except InvalidRequest as error:
+            raise click.UsageError(str(error)) from None
+        stored = stored_at(drive, file)
     elif lba is not None:
         if drive.block_device is not None:
             raise PotashError("--lba is for a drive without a file system, by its socket")
@@ -228,7 +215,7 @@ def _stored(
         namespace.write(lba, data.ljust(-(-len(data) // PAGE_SIZE) * PAGE_SIZE, b"\0"),
                         progress=progress)  # fmt: skip
     else:
-        stored = StoredFile(file, drive)
+        stored = stored_at(drive, file)
     with closing(stored):
         yield stored
 
