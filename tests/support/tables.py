@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -131,3 +133,34 @@ def fields(*columns: str | Field, **others: Any) -> tuple[Field, ...]:
 
 def names(found: Sequence[Field]) -> list[str]:
     return [field.name for field in found]
+
+
+def lineitem(count: int) -> pa.Table:
+    """Columns of TPC-H's LINEITEM that queries 1 and 6 read, by the distributions of the
+    specification (revision 3.0.1, clause 4.2.3), in the order of the ship dates."""
+    source = np.random.default_rng(7)
+
+    def decimals(hundredths: Any) -> pa.Array:
+        return pa.array([Decimal(int(each)) / 100 for each in hundredths], pa.decimal128(15, 2))
+
+    first, last, today = (
+        int(np.datetime64(day).astype(int)) for day in ("1992-01-01", "1998-12-31", "1995-06-17")
+    )
+    quantity = source.integers(1, 51, count)
+    part = source.integers(1, 200_001, count)
+    ordered = source.integers(first, last - 151 + 1, count)
+    shipped = np.sort(ordered + source.integers(1, 122, count))
+    received = shipped + source.integers(1, 31, count)
+    price = 90_000 + (part // 10) % 20_001 + 100 * (part % 1000)
+    returned = np.where(received <= today, source.choice(["R", "A"], count), "N")
+    return pa.table(
+        {
+            "l_quantity": decimals(quantity * 100),
+            "l_extendedprice": decimals(quantity * price),
+            "l_discount": decimals(source.integers(0, 11, count)),
+            "l_tax": decimals(source.integers(0, 9, count)),
+            "l_returnflag": pa.array(returned.tolist()),
+            "l_linestatus": pa.array(np.where(shipped > today, "O", "F").tolist()),
+            "l_shipdate": pa.array(shipped.astype("datetime64[D]")),
+        }
+    )

@@ -99,12 +99,12 @@ def query(
 
 def explained(plan: Plan) -> Iterator[str]:
     """The steps of a plan, a line for each."""
-    names = sorted({_text(term) for part in _parts(plan) for term in terms(part)
+    names = sorted({text_of(term) for part in _parts(plan) for term in terms(part)
                     if isinstance(term, Column)})  # fmt: skip
     rows = not plan.aggregates
     yield f"reads       {', '.join(names) if plan.select or not rows else 'all columns'}"
     if plan.where is not None:
-        yield f"filters     {_text(plan.where)}"
+        yield f"filters     {text_of(plan.where)}"
     if plan.by:
         yield f"groups by   {', '.join(map(_named, plan.by))}"
     if plan.select:
@@ -133,7 +133,7 @@ def _with_keys(fields: list[Named], keys: list[Named]) -> list[Named]:
         for field in fields:
             for column in _ungrouped(field.expression, expressions | names):
                 raise InvalidQuery(
-                    f"{_text(column)} is neither in an aggregate nor a key; name it in --by"
+                    f"{text_of(column)} is neither in an aggregate nor a key; name it in --by"
                 )
     given = {field.expression for field in fields}
     first = [key for key in keys if not given & {key.expression, Column(key.name)}]
@@ -181,17 +181,18 @@ def _parts(plan: Plan) -> Iterator[Expression]:
 
 
 def _named(field: Field) -> str:
-    text = _text(field.expression)
+    text = text_of(field.expression)
     return text if text == field.name else f"{field.name} = {text}"
 
 
-def _text(expression: Expression) -> str:
+def text_of(expression: Expression) -> str:
+    """An expression as people read it."""
     match expression:
         case Column(name):
             return name if isinstance(name, str) else ".".join(name)
         case Value(value, kind):
             return repr(value) if kind is None else f"{kind}({value!r})"
         case Call(function, of):
-            return f"{function}({', '.join(map(_text, of))})"
+            return f"{function}({', '.join(map(text_of, of))})"
         case Aggregate(function, of):
-            return f"{function}({'' if of is None else _text(of)})"
+            return f"{function}({'' if of is None else text_of(of)})"
