@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import computational, programs
+from potash.bench import computational, programs, tables
 from potash.bench.processors import Followed
 from potash.bench.report import Baseline, alone, document, paired, table
 from potash.cli.device.bench import bench
@@ -87,6 +87,16 @@ def measured(*arguments: str) -> dict[tuple[str, str], Any]:
     report = json.loads(said.stdout)
     check(f"bench {arguments[0]}", report)
     return {(one["name"], one["metric"]): one for one in report["results"]}
+
+
+def test_queries_are_measured_beside_reading_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS", 20_000)
+    said = CliRunner().invoke(bench, ["columns", "--json", "--pairs", "1", "--only", "q6-10%"])
+    report = json.loads(said.stdout)
+    check("bench columns", report)
+    found = {result["metric"]: result for result in report["results"]}
+    assert found["time"]["ratio"] > 0 and found["moved"]["ratio"] < 0.01
+    assert found["read by the drive"]["value"] < found["moved"]["baseline"]["value"]
 
 
 def test_memory_is_measured_beside_blocks_and_copies() -> None:

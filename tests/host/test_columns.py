@@ -300,9 +300,11 @@ def test_a_long_query_says_how_far_it_is_and_begins_anew_once() -> None:
         run(Plan(), Table(b"1"), Slow(10, 10, 10)).read()
 
 
-@pytest.mark.parametrize("shown", [b"", b"1\n", b'[["a"]]\n', b"[[]]\n[1\n", b'[["a","b"]]\n1\n'])
+@pytest.mark.parametrize(
+    "shown", [b"", b"1\n", b'[["a"]]\n', b"[[]]\n[1\n", b'[["a","b"]]\n1\n', b"[" * 99_999]
+)
 def test_shown_rows_that_are_none_are_refused(shown: bytes) -> None:
-    engine = Scripted(shown, b"", 100)
+    engine = Scripted(shown, b"", 100_000)
     with pytest.raises(DeviceMisbehaved):
         run(Plan(show=2), Table(b"1"), engine).result()
     assert not engine.open

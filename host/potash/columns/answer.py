@@ -142,7 +142,8 @@ class Answer:
                     raise ValueError("a row has other columns")
         except BaseException as error:
             self.close()
-            if isinstance(error, ValueError | TypeError) and not isinstance(error, PotashError):
+            wrong = isinstance(error, ValueError | TypeError | RecursionError)
+            if wrong and not isinstance(error, PotashError):
                 raise DeviceMisbehaved(f"the drive shows rows that are none: {error}") from None
             raise
 

@@ -14,6 +14,7 @@ from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import Decorator, json_option, say, together
 from potash.cli.progress import showing
 from potash.programs.examples import examples_folder
+from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.sections import MOST_THREADS
 from potash.units import Real
@@ -189,6 +190,22 @@ def fleet(patterns: tuple[str, ...], pairs: int) -> None:
 
     names = _chosen(patterns, fleet_bench.NAMES)
     _report(lambda progress: fleet_bench.measure(names, pairs, progress))
+
+
+@_benchmark("Number of measurements of each query and of its baseline.")
+def columns(patterns: tuple[str, ...], pairs: int) -> None:
+    """Measure queries of a table on a drive.
+
+    The baseline is a host that reads the whole file from the drive, and then computes the same. The
+    query is number 6 of TPC-H, for 1, 10 and 100 % of a million rows.
+    """
+    try:
+        from potash.bench import tables as table_bench
+    except ModuleNotFoundError as error:
+        raise PotashError(f"there is no {error.name}: pip install 'potash[columns]'") from None
+
+    names = _chosen(patterns, table_bench.NAMES)
+    _report(lambda progress: table_bench.measure(names, pairs, progress))
 
 
 def _report(measure: Callable[[Progress], Iterator[Result]], left_out: Iterable[str] = ()) -> None:

@@ -1,0 +1,110 @@
+"""Queries of a table: TPC-H's query 6 on a drive, and on a host that reads the file from it.
+
+The table has columns of TPC-H's LINEITEM, with the distributions of the TPC Benchmark H standard
+specification, section 4.2.3. The query's dates are chosen for a share of the rows; its other
+conditions hold for all of them.
+"""
+
+import io
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import potash.sdk
+from potash.bench.report import Result, alone, paired
+from potash.columns import OnAccelerator, Request, StoredBlocks, query
+from potash.configuration import Configuration
+from potash.devices import serving
+from potash.sdk import Device
+from potash.sdk.errors import PotashError
+from potash.sdk.progress import Progress
+from potash.sections import MEBI, NamespaceSection
+
+ROWS = 1_000_000
+SHARES = {"q6-1%": 0.01, "q6-10%": 0.1, "q6-100%": 1.0}
+NAMES = tuple(SHARES)
+WORDS = ("carefully", "final", "deposits", "sleep", "quickly", "above")
+FIRST, DAYS = np.datetime64("1992-01-02"), 2526
+DRIVE = Configuration(namespaces=(NamespaceSection(128 * MEBI),))
+BASELINE = "reading the file"
+SUM = "sum(l_extendedprice * l_discount)"
+
+
+def lineitem() -> bytes:
+    """A Parquet file, the same each time."""
+    source = np.random.default_rng(6)
+    words = random.Random(6).choices(
+        ["carefully", "final", "deposits", "sleep", "quickly", "above"], k=4096
+    )
+    comments = [" ".join(words[at : at + 4]) for at in range(4092)]
+    table = pa.table(
+        {
+            "l_orderkey": np.arange(ROWS) // 4,
+            "l_partkey": source.integers(1, 200_000, ROWS),
+            "l_quantity": source.integers(1, 51, ROWS).astype(float),
+            "l_extendedprice": source.integers(90_000, 10_500_000, ROWS) / 100,
+            "l_discount": source.integers(0, 11, ROWS) / 100,
+            "l_tax": source.integers(0, 9, ROWS) / 100,
+            "l_shipdate": FIRST + source.integers(0, DAYS, ROWS),
+            "l_comment": pa.array(comments).take(pa.array(source.integers(0, 4092, ROWS))),
+        }
+    )
+    stream = io.BytesIO()
+    pq.write_table(table, stream, row_group_size=ROWS // 8)
+    return stream.getvalue()
+
+
+def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
+    """Measure the named ones of NAMES. Raises PotashError where the results differ."""
+    progress("making a table", None)
+    data = lineitem()
+    with serving(DRIVE) as served, potash.sdk.open(f"vfio-user:{served.socket}") as device:
+        device.write(0, data.ljust(-(-len(data) // 4096) * 4096, b"\0"))
+        for index, name in enumerate(names):
+            progress(name, index / len(names))
+            yield from _query(name, device, len(data), pairs)
+
+
+def _query(name: str, device: Device, size: int, pairs: int) -> Iterator[Result]:
+    end = FIRST + int(SHARES[name] * DAYS)
+    where = (
+        f'l_shipdate >= "{FIRST}" and l_shipdate < "{end}" and l_quantity < 51'
+        " and 0 <= l_discount <= 0.1"
+    )
+    request, stored = Request(SUM, where), StoredBlocks(device.namespace(), 0, size)
+    engine = OnAccelerator(device.accelerator())
+    times, moved = [], []
+    for warm in (True, *(False for _ in range(pairs))):
+        began = time.perf_counter()
+        result = query(request, stored, engine)
+        between = time.perf_counter()
+        total = _on_host(device, size, end)
+        ended = time.perf_counter()
+        (found,) = result.to_pydict()[SUM]
+        if abs(found / total - 1) > 1e-9:
+            raise PotashError(f"{name}: the drive gives {found}, and the host {total}")
+        if not warm:
+            times.append(((between - began) * 1e3, (ended - between) * 1e3))
+            moved.append((result.moved, size))
+    yield paired(name, "time", "ms", BASELINE, times)
+    yield paired(name, "moved", "bytes", BASELINE, moved)
+    yield alone(name, "read by the drive", "bytes", [result.read])
+
+
+def _on_host(device: Device, size: int, end: np.datetime64) -> float:
+    """The same of a file that is read from the drive, by the same library."""
+    data = device.read(0, -(-size // device.block_size))[:size]
+    columns = ["l_extendedprice", "l_discount", "l_shipdate", "l_quantity"]
+    table = pq.read_table(pa.BufferReader(data), columns=columns, use_threads=False)
+    kept = table.filter(
+        (pc.field("l_shipdate") < pa.scalar(end.item()))
+        & (pc.field("l_quantity") < 51)
+        & (pc.field("l_discount") <= 0.1)
+    )
+    total: float = pc.sum(pc.multiply(kept["l_extendedprice"], kept["l_discount"])).as_py()
+    return total
