@@ -30,7 +30,11 @@ class Stopping:
         self.clock = GuestClock(lambda: self.wall / 1e9)
         self.over = False
         self.held: set[Hashable] = set()
-        self.attached = self.stops = 0
+        self.attached = self.stops = self.late_since = 0
+        self.expected: int | None = None
+
+    def expect(self, due: int | None) -> None:
+        self.expected = due
 
     def attach(self) -> None:
         self.attached += 1
@@ -242,6 +246,43 @@ def test_rounds_of_the_queues_that_take_long_hold_the_guest_from_their_beginning
     found = [round_of(wall) for wall in (slow, quick, slow, slow, slow, quick, slow)]
     assert found == [False, False, False, False, True, True, False]
     assert it.holding.commands.stopped == slow + quick
+
+
+def test_the_loop_is_late_a_millisecond_after_a_deadline_and_in_a_round_of_the_queues() -> None:
+    it = Scene()
+    it.pass_ns(MS)
+    assert it.still.expected is None
+    began = it.now
+    it.command(7 * MS)
+    it.command(3 * MS)
+    it.pass_ns(0)
+    assert it.still.expected == began + 3 * MS + LEAST
+
+    def round_of_queues() -> int:
+        it.still.wall += 100 * MS
+        return it.still.expected or 0
+
+    assert it.holding.serve(round_of_queues) == began + LEAST
+    assert it.still.expected == began + 3 * MS + LEAST
+    it.pass_ns(0)
+    it.pass_ns(0)
+    assert it.still.expected is None  # both have ended
+    it.still.hold("user")
+    it.command(3 * MS)
+    it.pass_ns(0)
+    assert it.still.expected is None
+
+
+def test_a_stop_that_began_as_the_loop_was_late_is_counted_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = Scene()
+    monkeypatch.setattr(holding, "time", SimpleNamespace(monotonic_ns=lambda: it.still.wall))
+    it.still.late_since = it.still.wall
+    it.pass_ns(100 * MS)
+    assert it.still.late_since == 0 and it.still.held == set()
+    assert it.holding.commands.stops == 1
+    assert it.holding.commands.stopped == 100 * MS
 
 
 def test_commands_for_which_a_guest_stands_too_long_are_late_and_hold_it_no_more() -> None:

@@ -34,12 +34,12 @@ class PlainClock:
     """Guest time as the firmware has it."""
 
     def __init__(self, wall: Callable[[], int]) -> None:
-        self.wall = wall
+        self.seconds: Callable[[], float] = lambda: wall() / 1e9
         self.offset = 0
         self.frozen: int | None = None
 
     def now(self) -> int:
-        return self.wall() - self.offset if self.frozen is None else self.frozen
+        return round(self.seconds() * 1e9) - self.offset if self.frozen is None else self.frozen
 
     def freeze(self) -> None:
         if self.frozen is None:
@@ -115,6 +115,8 @@ class PlayedMonitor:
             data = self._client.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
+        except ConnectionResetError:  # who has ended had not read all
+            data = b""
         if not data:
             self.vanish()
             return True
@@ -159,22 +161,23 @@ class PlayedMonitor:
 
     def _answer(self, asked: dict[str, Any]) -> None:
         command = asked["execute"]
+        self._identifier = {"id": asked["id"]} if "id" in asked else {}
         latency = self.latency
         if command == "human-monitor-command" and self.read_latencies:
             latency = self.read_latencies.pop(0)
         self.wall.ns += latency // 2
         if command in self.refuses:
-            self._send({"error": {"class": "GenericError", "desc": "not now"}})
+            self._reply(error={"class": "GenericError", "desc": "not now"})
         elif command == "query-status":
             status = "running" if self.running else "paused"
-            self._send({"return": {"status": status, "running": self.running}})
+            self._reply({"status": status, "running": self.running})
         elif command == "human-monitor-command":
-            self._send({"return": self._dump(asked["arguments"]["command-line"])})
+            self._reply(self._dump(asked["arguments"]["command-line"]))
         else:
             if command in ("stop", "cont"):
                 self.commands.append(command)
                 self.stop() if command == "stop" else self.cont()
-            self._send({"return": {}})
+            self._reply({})
         self.wall.ns += latency - latency // 2
 
     def _dump(self, line: str) -> str:
@@ -191,6 +194,9 @@ class PlayedMonitor:
     def _event(self, name: str) -> None:
         seconds, rest = divmod(round(self.wall.seconds * 1e6), 1_000_000)
         self._send({"timestamp": {"seconds": seconds, "microseconds": rest}, "event": name})
+
+    def _reply(self, value: object = None, **error: object) -> None:
+        self._send({**(error or {"return": value}), **self._identifier})
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._client is not None:

@@ -23,7 +23,8 @@ class GuestClock:
     """
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
+        """The host's clock."""
         self.offset = 0
         self.frozen: int | None = None
         """The time at which the clock stands; None while time passes."""
@@ -31,12 +32,12 @@ class GuestClock:
     def now(self) -> int:
         if self.frozen is not None:
             return self.frozen
-        return round(self._seconds() * 1e9) - self.offset
+        return round(self.seconds() * 1e9) - self.offset
 
     @property
     def behind(self) -> int:
         """Nanoseconds that have passed for the host, and not here."""
-        return self.offset if self.frozen is None else round(self._seconds() * 1e9) - self.frozen
+        return self.offset if self.frozen is None else round(self.seconds() * 1e9) - self.frozen
 
     def freeze(self) -> None:
         """No time passes until `thaw`."""

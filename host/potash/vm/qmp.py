@@ -140,6 +140,8 @@ class Monitor:
                 self._on_message(message)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)  # another process may have a copy
         self._stream.close()
 
     def _flush(self) -> None:

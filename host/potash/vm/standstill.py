@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Protocol
 
 from potash.vm.errors import GuestError
 from potash.vm.qmp import Message, Monitor, connected, event_time
+from potash.vm.watch import MARK, Watch
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,9 @@ _WORDS = re.compile(r":\s*0x([0-9a-fA-F]{8})\s+0x([0-9a-fA-F]{8})")
 class Clock(Protocol):
     """Guest time: the host's monotonic clock less an offset, both in nanoseconds."""
 
+    seconds: Callable[[], float]
+    """The host's clock."""
+
     @property
     def offset(self) -> int: ...
 
@@ -105,6 +109,7 @@ class Standstill:
             ahead of the guest's own; for a stop requested elsewhere it may be, until QEMU reports
             the stop.
         limit: seconds that a stop may last.
+        watched: let a process stop the guest while the device is late (see `expect`).
         wall: nanoseconds of the host's monotonic clock, from which guest time is derived.
         realtime: seconds of the clock that QEMU uses for the times of events.
     """
@@ -115,6 +120,7 @@ class Standstill:
         clock: Clock,
         limit: float = DEFAULT_LIMIT,
         *,
+        watched: bool = False,
         wall: Callable[[], int] = time.monotonic_ns,
         realtime: Callable[[], float] = time.time,
     ) -> None:
@@ -129,6 +135,17 @@ class Standstill:
         """A stop was longer than the limit, and a holder has not released it yet."""
         self.stops = 0
         """Number of stops that were begun here."""
+        self.late_since = 0
+        """The time of the host at which the guest was stopped as the device was late; the device
+        sets it to 0 when it has seen it."""
+        self._watch: Watch | None = None
+        if watched:
+            try:
+                self._watch = Watch(limit)
+            except OSError as error:
+                log.warning("no long step will stop the guest: %s", error.strerror)
+            else:
+                clock.seconds = self._watch.seconds
         self._forget()
 
     def _forget(self) -> None:
@@ -157,6 +174,8 @@ class Standstill:
         """The guest's time while it is stopped, by the counter."""
         self._resumed_at: int | None = None
         """The time at which the guest has continued last, by QEMU's event."""
+        if self._watch is not None:
+            self._watch.hold(0)
 
     # Requests of the device.
 
@@ -172,6 +191,18 @@ class Standstill:
             self.over = False
         self._proceed()
 
+    def expect(self, due: int | None) -> None:
+        """Announce the guest time at which the device calls this again at the latest; the guest is
+        stopped if it does not. None if it need not."""
+        if self._watch is not None:
+            runs = due is not None and self._monitor is not None
+            self._watch.expect(due + self._clock.offset if due is not None and runs else 0)
+
+    @property
+    def _late(self) -> bool:
+        """The guest was stopped as the device was late, which is yet to be taken over."""
+        return self._watch is not None and self._watch.stopped > 0
+
     @property
     def stands(self) -> bool:
         """True once the guest is stopped, here or elsewhere, and no request is in progress."""
@@ -180,7 +211,7 @@ class Standstill:
     @property
     def uncertain(self) -> bool:
         """The guest may run while its clock stands here: a stop begins, or has just ended."""
-        return self._since is not None and not self.stands
+        return (self._since is not None and not self.stands) or self._late
 
     def attach(self) -> None:
         """Connect to the monitor of the guest that has attached, unless there is a connection."""
@@ -216,6 +247,8 @@ class Standstill:
     def service(self) -> None:
         """Send and receive what is possible without waiting."""
         if self._monitor is None:
+            if self._late:
+                self._end_stop()
             return
         if self.timeout == 0.0:
             self.over = True
@@ -244,6 +277,10 @@ class Standstill:
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
+        if self._watch is not None:
+            self._clock.seconds = time.monotonic
+            self._watch.close()
+            self._watch = None
 
     # The conversation.
 
@@ -261,7 +298,7 @@ class Standstill:
             return  # The message before has ended the connection.
         if "event" in message:
             self._handle_event(message)
-        elif not self._idle:
+        elif not self._idle and message.get("id") != MARK:
             self._send(message)
 
     def _send(self, answer: Message) -> None:
@@ -285,9 +322,16 @@ class Standstill:
         )
         self._monitor.close()
         self._monitor = None
-        if self._since is not None:
-            self._clock.thaw(self._wall() - self._clock.now())
+        if self._since is not None or self._late:
+            self._end_stop()
         self._forget()
+
+    def _end_stop(self) -> None:
+        """Guest time continues from where it stands, as there is no monitor any more."""
+        self._clock.freeze()
+        if self._watch is not None:
+            self._watch.take()
+        self._clock.thaw(self._wall() - self._clock.now())
 
     def _handle_event(self, event: Message) -> None:
         if event["event"] == "STOP":
@@ -303,6 +347,8 @@ class Standstill:
             self._running = self._unsettled = True
             self._stopped_here = self._clock_runs = False
             self._stands_at, self._resumed_at = None, self._when(event)
+            if self._watch is not None:
+                self._watch.hold(0)
 
     def _stopped_elsewhere(self, at: int) -> None:
         self._since = self._stopped_at = at
@@ -323,6 +369,8 @@ class Standstill:
         if "QMP" not in greeting:
             raise GuestError(f"the socket {self._path} is not a monitor of QEMU")
         yield from self._ask("qmp_capabilities")
+        if self._watch is not None and self._monitor is not None:
+            self._watch.use(self._monitor.fileno())
         status = yield from self._ask("query-status")
         self._running = isinstance(status, dict) and status.get("running") is True
         if not self._running and self._stopped_at is None:
@@ -332,7 +380,7 @@ class Standstill:
             self._counter_period = high
         self._unsettled = self._clock_runs = self._running
         while True:
-            if self._is_held and self._running:
+            if (self._is_held and self._running) or self._late:
                 yield from self._stop()
             elif self._unsettled:
                 yield from self._settle()
@@ -366,7 +414,10 @@ class Standstill:
         if self._since is None:
             self._since = self._began
         self._clock.freeze()
-        yield from self._ask("stop")
+        if self._watch is not None:
+            self.late_since = self._watch.take() or self.late_since
+            self._watch.hold(self._began)
+        yield from self._ask("stop")  # again, if the device was late
         self._stopped_here, self._running = True, False
         self.stops += 1
         self._stands_at = None

@@ -3,13 +3,14 @@
 A job holds the guest from the moment at which guest time since its start has come up with what it
 has modelled so far, and releases it when the model is ahead by a quantum. With `scheduler`,
 commands hold it likewise: one whose time has come while the media still work on it, until they
-have ended; and the queues, while the loop does not come up with them. A command that the loop
-completes late because it did not run itself holds nobody, as guest time does not go back.
+have ended; and the queues, while the loop does not come up with them. What the loop cannot see, as
+it is in a long step or has no processor, is left to `Standstill.expect`.
 """
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple, Protocol
 
 from potash_firmware.rpu.deadlines import GuestClock
@@ -57,7 +58,14 @@ class Standstill(Protocol):
     def uncertain(self) -> bool:
         """The guest may run while its clock stands: a stop begins, or has just ended."""
 
+    late_since: int
+    """The time of the host in nanoseconds at which the guest was stopped as the device did not keep
+    to `expect`; 0 if it was not, or the device has seen it."""
+
     def attach(self) -> None: ...
+
+    def expect(self, due: int | None) -> None:
+        """Stop the guest unless this is called again by `due`, a guest time; None ends that."""
 
     def hold(self, holder: Hashable) -> None: ...
 
@@ -101,15 +109,15 @@ class Cause:
         """Nanoseconds of the host for which the guest has been held."""
         return self._stopped + (time.monotonic_ns() - self._since if self.holders else 0)
 
-    def keep(self, holders: set[Hashable]) -> None:
-        """Hold the guest for these alone."""
+    def keep(self, holders: set[Hashable], since: int | None = None) -> None:
+        """Hold the guest for these alone; it has stood since then already."""
         before, stopped = self.holders, self.stopped
         for key in holders - before:
             self.standstill.hold(key)
         for key in before - holders:
             self.standstill.release(key)
         if holders and not before:
-            self.stops, self._since = self.stops + 1, time.monotonic_ns()
+            self.stops, self._since = self.stops + 1, since or time.monotonic_ns()
         elif before and not holders:
             self._stopped = stopped
         self.holders = holders
@@ -189,6 +197,9 @@ class Holding:
             still.attach()
         self._attached = connected
         still.service()
+        if still.late_since:
+            self.commands.keep({*self.commands.holders, "step"}, still.late_since)
+            still.late_since = 0
         if still.over:
             failed = bool(self.jobs.holders)
             for cause in (self.jobs, self.commands):
@@ -205,6 +216,19 @@ class Holding:
             self.jobs.decide(self._running(), now, MARGIN),
             self.commands.decide(self._emulated(), now, COMMAND_MARGIN),
         )
+        self._expect()
+
+    def _expect(self, due: float = inf) -> None:
+        """Have the guest stopped unless this is called again by `LEAST` after `due`, or after the
+        next deadline if that is sooner."""
+        scheduler, clock = self._scheduler, self.clock
+        if scheduler is None:
+            return
+        heap = scheduler.deadlines.heap
+        if heap and heap[0][0] < due:
+            due = heap[0][0]
+        runs = due < inf and clock.frozen is None
+        self.standstill.expect(int(due) + LEAST if runs else None)
 
     def _emulated(self) -> Iterator[Running]:
         """Commands that are behind, or may be.
@@ -230,7 +254,9 @@ class Holding:
         if self._slow_rounds >= SLOW_ROUNDS:
             self.commands.keep({*self.commands.holders, "round"})
         began = time.monotonic_ns()
+        self._expect(self.clock.now())
         executed = serve()
+        self._expect()
         slow = time.monotonic_ns() - began > LEAST
         self._slow_rounds = self._slow_rounds + 1 if slow else 0
         return executed

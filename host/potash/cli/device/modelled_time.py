@@ -53,7 +53,7 @@ def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
         raise PotashError("--monitor is for --clock host: no guest can have a stepped clock")
     monitor = section.monitor.absolute()
     require_monitor(monitor)
-    return partial(Standstill, monitor, limit=section.still_limit)
+    return partial(Standstill, monitor, limit=section.still_limit, watched=section.hold)
 
 
 def modelled(
