@@ -99,21 +99,56 @@ NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, i
 """Sections by number: what they are, the first number, how many there may be."""
 
 VTA = "vta"
+DRIVE = "drive"
 
 REMEMBERED = f"those that the media remembers, or one of {human(DEFAULT_SIZE)} on a new drive"
 """The namespaces where none is described."""
 
 
 def read(path: Path) -> Configuration:
-    """The configuration in a file, whose folder relative paths begin at.
+    """The configuration of the one drive that a file describes. Raises ConfigurationError."""
+    drives = read_drives(path)
+    if len(drives) > 1:
+        raise ConfigurationError(f"{path} has {len(drives)} drives, which are for potash guest")
+    return drives[0]
 
+
+def read_drives(path: Path) -> list[Configuration]:
+    """The configurations of the drives that a file describes, at least of one.
+
+    Relative paths begin at the file's folder. What all drives have is in the usual sections, and
+    what one has of its own in [drive.1.device], [drive.1.time] and so on, key by key.
     Raises ConfigurationError, also for a file that is not there.
     """
     content = read_toml(path)
+    tables = content.pop(DRIVE, {})
+    where = str(path)
     try:
-        return parse(content, path.absolute().parent)
+        many = len(tables) if isinstance(tables, dict) else -1
+        numbers = [str(number) for number in range(1, many + 1)]
+        if many < 0 or sorted(tables) != sorted(numbers):
+            raise ConfigurationError(f"[{DRIVE}.1.SECTION] and on are numbered without a gap")
+        drives = []
+        for number in numbers:
+            where = f"{path}: [{DRIVE}.{number}]"
+            drives.append(parse(_merged(content, tables[number]), path.absolute().parent))
+        return drives or [parse(content, path.absolute().parent)]
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _merged(content: Mapping[str, Any], own: object) -> dict[str, Any]:
+    """The sections of all drives, with the keys that one of them has of its own."""
+    if not isinstance(own, dict):
+        raise ConfigurationError("it has no section")
+    merged = dict(content)
+    for name, section in own.items():
+        common = merged.get(name)
+        if name in SECTIONS and isinstance(common, dict) and isinstance(section, dict):
+            merged[name] = {**common, **section}
+        else:
+            merged[name] = section
+    return merged
 
 
 def read_toml(path: Path, largest: int = LARGEST_FILE) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from potash import configuration
 from potash.configuration import Configuration
 from potash.sections import MODELLED
-from potash.vm.drive import device_process
+from potash.vm.drive import starting_device
 
 
 class Served(NamedTuple):
@@ -43,6 +43,16 @@ def serving(
     Raises:
         PotashError: it does not start; the text is the reason.
     """
+    with _starting(wanted, guest=guest, verbose=verbose) as (served, wait):
+        wait()
+        yield served
+
+
+@contextlib.contextmanager
+def _starting(
+    wanted: Configuration, *, guest: bool, verbose: bool
+) -> Iterator[tuple[Served, Callable[[], None]]]:
+    """The same, without waiting for the device to listen; yields a function that does."""
     # The directory is this user's alone, and so are the socket and the configuration.
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket, file = Path(folder, "drive"), Path(folder, "potash.toml")
@@ -50,8 +60,8 @@ def serving(
         device = replace(wanted.device, socket=socket)
         wanted = replace(wanted, device=device, time=replace(wanted.time, monitor=monitor))
         file.write_text(configuration.write(wanted), encoding="utf-8")
-        with device_process(socket, "--config", str(file), verbose=verbose) as process:
-            yield Served(socket, monitor, process)
+        with starting_device(socket, "--config", str(file), verbose=verbose) as (process, wait):
+            yield Served(socket, monitor, process), wait
 
 
 @contextlib.contextmanager
@@ -60,5 +70,12 @@ def serving_guest(
 ) -> Iterator[tuple[list[Path], list[Path]]]:
     """Serve all drives of a guest, as `serving` does; yields their sockets and monitors."""
     with contextlib.ExitStack() as stack:
-        served = [stack.enter_context(serving(one, guest=True, verbose=verbose)) for one in drives]
-        yield [one.socket for one in served], [one.monitor for one in served if one.monitor]
+        devices = [
+            stack.enter_context(_starting(drive, guest=True, verbose=verbose)) for drive in drives
+        ]
+        for _, wait in devices:  # all start at the same time
+            wait()
+        yield (
+            [served.socket for served, _ in devices],
+            [served.monitor for served, _ in devices if served.monitor],
+        )

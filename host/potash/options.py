@@ -76,14 +76,22 @@ def device_options(*, guest: bool) -> list[click.Parameter]:
 
 
 def configured(ctx: click.Context, config_file: Path | None) -> Configuration:
-    """The configuration that a file and the options of a command describe.
+    """The configuration of the one device that a file and the options of a command describe.
 
     Raises UsageError and PotashError.
     """
-    wanted = Configuration()
-    if config_file is not None:
-        wanted = configuration.read(config_file)
-    overrides = dict(given(ctx))
+    wanted = Configuration() if config_file is None else configuration.read(config_file)
+    return _overridden(wanted, dict(given(ctx)))
+
+
+def configured_drives(ctx: click.Context, config_file: Path | None) -> list[Configuration]:
+    """The configurations of drives that a file describes, at least one, with the options of a
+    command. Raises UsageError and PotashError."""
+    drives = [Configuration()] if config_file is None else configuration.read_drives(config_file)
+    return [_overridden(drive, dict(given(ctx))) for drive in drives]
+
+
+def _overridden(wanted: Configuration, overrides: dict[str, dict[str, Any]]) -> Configuration:
     several = overrides.pop("", {})
     namespaces = several.get("namespaces", ())
     if "size" in several:

@@ -11,15 +11,31 @@ from support.vm import PotashGuest
 
 MIB = 1 << 20
 
+SIZES = range(16, 40)
+"""MiB of the drives."""
+
+
+def sized(folder: Path, count: int) -> Path:
+    """A configuration file of so many drives."""
+    path = folder / "drives.toml"
+    path.write_text(
+        "".join(
+            f'[drive.{number}.namespace.1]\nsize = "{size}M"\n'
+            for number, size in enumerate(SIZES[:count], 1)
+        )
+    )
+    return path
+
+
 pytestmark = pytest.mark.usefixtures("images")
 
 
 def test_four_drives_are_four_controllers_and_share_nothing(
     tmp_path: Path, potash_guest: PotashGuest
 ) -> None:
-    """Not even a fault that happens once."""
+    """Not even a fault that happens once. A file says how large each is."""
     count = 4
-    options = ["--devices", count, "--size", "32M", "--fault", "media read lba=100 count=1"]
+    options = ["--config", sized(tmp_path, count), "--fault", "media read lba=100 count=1"]
     for number in range(2):
         options += ["--media", tmp_path / f"media{number}"]
     script = """
@@ -32,6 +48,7 @@ for n in 0 0 1 1 2 3; do
     dd if=/dev/nvme${n}n1 of=/dev/null bs=4096 skip=100 count=1 iflag=direct 2>/dev/null &&
         echo read || echo fault
 done
+cat /sys/block/nvme?n1/size
 """
     done = potash_guest(*options, "--", "sh", "-ec", script)
     assert (done.returncode, done.stderr) == (0, "")
@@ -41,18 +58,28 @@ done
     ]
     assert len(set(lines[1:8:2])) == count
     assert lines[8:12] == [f"drive {number}" for number in range(count)]
-    assert lines[12:] == ["fault", "read", "fault", "read", "fault", "fault"]
+    assert lines[12:18] == ["fault", "read", "fault", "read", "fault", "fault"]
+    assert [int(line) for line in lines[18:]] == [(number << 20) // 512 for number in SIZES[:count]]
     for number in range(2):
         data = (tmp_path / f"media{number}").read_bytes()
         assert data[number * 4096 :][:7] == b"drive %d" % number
         assert len(data.replace(b"\0", b"")) == 7
-    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"media0", "media1"}
+    names = {path.name.partition(".")[0] for path in tmp_path.iterdir()}
+    assert names == {"media0", "media1", "drives"}
+
+
+@pytest.mark.slow
+def test_a_guest_has_twenty_four_drives(tmp_path: Path, potash_guest: PotashGuest) -> None:
+    script = "for n in $(seq 0 23); do cat /sys/block/nvme${n}n1/size; done"
+    done = potash_guest("--config", sized(tmp_path, 24), "--", "sh", "-ec", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [int(line) for line in done.stdout.split()] == [(size << 20) // 512 for size in SIZES]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--devices", "5"], "5 is not in the range 1<=x<=4"),
+        (["--devices", "25"], "25 is not in the range 1<=x<=24"),
         (["--devices", "1", "--media", "a", "--media", "b"], "2 --media are too many"),
     ],
 )

@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +49,19 @@ def device_process(
     Raises:
         PotashError: it does not start; what it said is the reason.
     """
+    with starting_device(socket, *options, verbose=verbose) as (process, wait):
+        wait()
+        yield process
+
+
+@contextlib.contextmanager
+def starting_device(
+    socket: Path, *options: str, verbose: bool = False
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], None]]]:
+    """The same, without waiting for the device to listen.
+
+    Yields its process, and a function that waits for that and raises what `device_process` does.
+    """
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "potash.cli.main", "serve"]
         command += ["--socket", str(socket), "--json", *options]
@@ -60,14 +73,17 @@ def device_process(
             # Ctrl-C at the terminal is for this process only, which ends the guest first.
             start_new_session=True,
         )
-        try:
+
+        def wait() -> None:
             if not _listens(process, said):
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
                 silent = "its log says why" if verbose else "it said nothing"
                 reason = lines[-1].removeprefix("potash: ") if lines else silent
                 raise PotashError(f"the drive does not start: {reason}")
-            yield process
+
+        try:
+            yield process, wait
         finally:
             _end(process)
 

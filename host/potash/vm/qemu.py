@@ -20,7 +20,7 @@ from potash.vm.packages import program_command
 PROGRAM = "qemu-system-x86_64"
 CLIENT = "vfio-user-pci"
 OLDEST = (10, 1, 1)
-ROOT_PORTS = 4
+ROOT_PORTS = 24
 """Empty PCI Express slots, `rp0` and on, that drives are plugged into while the machine runs."""
 
 MEMORY = 512

@@ -199,13 +199,18 @@ def guest(
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    wanted = options.configured(ctx, config_file)
+    described = [
+        replace(drive, time=replace(drive.time, monitor=None))
+        for drive in options.configured_drives(ctx, config_file)
+    ]
+    wanted = described[0]
     if media:
         wanted = replace(wanted, device=replace(wanted.device, media=media[0]))
-    elif wanted.device.media is not None:
+    elif len(described) == 1 and wanted.device.media is not None:
         media = (wanted.device.media,)
-    wanted = replace(wanted, time=replace(wanted.time, monitor=None))
     if print_config:
+        if len(described) > 1:
+            raise click.UsageError("--print-config prints one drive, and the file has several")
         click.echo(configuration.write(wanted), nl=False)
         return
     overrides = options.given(ctx)
@@ -220,10 +225,16 @@ def guest(
         require_free(str(served))
     elif monitor is not None:
         raise click.UsageError("--monitor is for --socket; new drives have their own")
-    count = max(1, len(media)) if devices is None else devices
+    count = max(len(described), len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
-    drives = [_own_drive(wanted, number, media) for number in range(count)]
+    if len(described) not in (1, count):
+        raise click.UsageError(f"{config_file} has {len(described)} drives, and not {count}")
+    if len(described) == 1:
+        # Linux takes two controllers of one name for one subsystem, and refuses the second.
+        unnamed = replace(wanted, device=replace(wanted.device, serial=None))
+        described = [wanted, *[unnamed] * (count - 1)]
+    drives = [_own_drive(drive, number, media) for number, drive in enumerate(described)]
     if kernel is None and (initrd is not None or append is not None):
         raise click.UsageError("--initrd and --append are for --kernel")
     if kernel is not None or disks:
@@ -255,11 +266,12 @@ def _own_drive(wanted: Configuration, number: int, media: Sequence[Path]) -> Con
 
     A new guest has not the memory that a saved state needs.
     """
-    own: dict[str, Any] = {"media": next(iter(media[number:]), None)}
-    own |= {"incoming": False, "save": None, "load": None}
+    own: dict[str, Any] = {"incoming": False, "save": None, "load": None}
+    if media:
+        own["media"] = next(iter(media[number:]), None)
     if number:
-        # Linux takes two controllers of one name for one subsystem, and refuses the second.
-        own |= {"serial": f"POTASH{number + 1:04}", "trace": None, "metrics": None}
+        own |= {"trace": None, "metrics": None}
+        own["serial"] = wanted.device.serial or f"POTASH{number + 1:04}"
     return replace(wanted, device=replace(wanted.device, **own))
 
 
