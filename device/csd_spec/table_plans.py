@@ -311,10 +311,10 @@ def _order(data: Any) -> Order:
 
 
 def _fields(data: Any, place: str, budget: list[int]) -> tuple[Field, ...]:
-    found = [_members(one, f"a column of {place}", {"name", "is"}, {"name", "is"})
-             for one in _list(data, place)]  # fmt: skip
+    found = [_members(each, f"a column of {place}", {"name", "is"}, {"name", "is"})
+             for each in _list(data, place)]  # fmt: skip
     return tuple(
-        Field(_text(one["name"], "a name"), _expression(one["is"], budget)) for one in found
+        Field(_text(each["name"], "a name"), _expression(each["is"], budget)) for each in found
     )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from csd_spec.table_plans import FUNCTIONS, Call, Output, Plan, Value, ValueType
-from potash_firmware.tables import Refused
+from potash_firmware.tables import Refused, groups
 from support.tables import aggregate, arrow, ask, call, column, fields, parquet, rows
 
 UTC = datetime.UTC
@@ -207,17 +207,34 @@ def test_sums_are_exact() -> None:
         assert found == [{"total": 4, "mean": 0.8}]
 
 
-def test_variance_of_numbers_far_from_zero() -> None:
+def test_variance_of_numbers_far_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the batches, and however often they are aggregated again."""
     numbers = [1e9 + each for each in (4, 7, 13, 16)]
     plan = Plan(
         by=fields("k"),
         select=fields(v=aggregate("variance", column("n")), s=aggregate("stddev", column("n"))),
     )
-    table = pa.table({"n": [*numbers, 1.0, 3.0], "k": [1, 1, 1, 1, 2, 2]})
-    for rows_of_batch in (None, 1, 3):
-        first, second = rows(arrow(table, rows_of_batch), plan)
-        assert first == {"v": 22.5, "s": math.sqrt(22.5)}
-        assert second == {"v": 1.0, "s": 1.0}
+    table = pa.table({"n": [*numbers, 1.0, 3.0, *[None] * 4], "k": [1, 1, 1, 1, 2, 2, 3, 3, 3, 3]})
+    for rows_of_batch, merged in ((None, 99), (1, 99), (1, 1), (3, 1)):
+        monkeypatch.setattr(groups, "MERGED_ROWS", merged)
+        assert rows(arrow(table, rows_of_batch), plan) == [
+            {"v": 22.5, "s": math.sqrt(22.5)},
+            {"v": 1.0, "s": 1.0},
+            {"v": None, "s": None},
+        ]
+
+
+def test_floating_point_keys() -> None:
+    """Zeros are equal, and so are values that are not a number here."""
+    table = pa.table({"f": [0.0, float("nan"), -0.0, float("nan")], "r": [1.5, 0.1, 2.5, 0.1]})
+    table = table.set_column(1, "r", table["r"].cast(pa.float32()))
+    different = aggregate("count_distinct", column("f"))
+    plan = Plan(by=fields("f"), select=fields("f", n=aggregate("count_all"), d=different))
+    assert [(row["n"], row["d"]) for row in rows(parquet(table), plan)] == [(2, 1), (2, 1)]
+    plan = Plan(by=fields("r"), select=fields("r", n=aggregate("count_all")))
+    found = ask(parquet(table), plan._replace(output=Output.ARROW)).table
+    assert found["n"].to_pylist() == [1, 2, 1]
+    assert found.schema.field("r").type == pa.float32()
 
 
 def test_keys_and_calls_of_aggregates() -> None:

@@ -7,6 +7,7 @@ process ends, as a worker would, and another one goes on after that case.
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import random
 import resource
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 
 from csd_spec.table_plans import (
@@ -75,6 +77,17 @@ FILES: dict[str, bytes] = {
         _IN_PARQUET, row_group_size=60, compression="zstd", data_page_version="2.0"
     ),
 }
+
+
+def _by_polars() -> dict[str, bytes]:
+    frame = pl.DataFrame(TABLE.drop_columns(["e", "u"]))
+    whole, compressed = io.BytesIO(), io.BytesIO()
+    frame.write_parquet(whole, row_group_size=60, statistics="full")
+    frame.write_ipc(compressed, compression="zstd")
+    return {"polars-parquet": whole.getvalue(), "polars-ipc": compressed.getvalue()}
+
+
+FILES |= _by_polars()
 _QUESTIONS = (
     Plan(),
     Plan(

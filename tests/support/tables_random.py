@@ -8,11 +8,13 @@ import random
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
 
 from csd_spec.table_plans import Expression, Field, Order, Output, Plan, Value, ValueType
+from potash_firmware.tables import execution, groups
 from support.tables import Memory, aggregate, arrow, arrow_stream, ask, call, column, parquet
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -344,7 +346,12 @@ def check(seed: int, connection: duckdb.DuckDBPyConnection) -> None:
     for _ in range(4):
         plan, sql = Random(source).plan()
         expected = connection.execute(sql).fetchall()
-        answer = ask(Memory(data), plan, source.choice((100, 1 << 20)))
+        # Groups and sorted rows are merged early, too.
+        with (
+            patch.object(groups, "MERGED_ROWS", source.choice((1, 20, 1 << 16))),
+            patch.object(execution, "SORTED_ROWS", source.choice((1, 20, 1 << 16))),
+        ):
+            answer = ask(Memory(data), plan, source.choice((100, 1 << 20)))
         found = [tuple(row.values()) for row in answer.table.to_pylist()]
         assert len(found) == len(expected), (seed, sql, plan)
         for row, (first, second) in enumerate(zip(found, expected, strict=True)):

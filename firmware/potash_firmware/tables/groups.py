@@ -89,7 +89,8 @@ class Groups:
     def add(self, batch: Batch) -> None:
         """Add the rows of a batch. Raises Refused."""
         keys = {
-            key: self._evaluator.array(field.expression, batch) for key, field in self._keys.items()
+            key: _equal(self._evaluator.array(field.expression, batch))
+            for key, field in self._keys.items()
         }
         values = {
             name: self._evaluator.array(term.of, batch)
@@ -102,7 +103,7 @@ class Groups:
         keys["row"] = pa.array(np.arange(self._rows, self._rows + batch.rows))
         self._rows += batch.rows
         for name, table in self._distinct.items():
-            table.add({**keys, name: values[name]})
+            table.add({**keys, name: _equal(values[name])})
         prepared = {
             name: _prepared(each, self._aggregates[name].function)
             for name, each in values.items()
@@ -200,7 +201,7 @@ def _with_moments(
             for part in ("count", "mean", "variance")
         )
         with np.errstate(all="ignore"):
-            means = total(count * mean) / total(count)
+            means = total(count * mean) / np.maximum(total(count), 1)
             squares = total(square + count * (mean - means[groups]) ** 2)
         columns |= {f"{name}:mean": pa.array(means), f"{name}:variance": pa.array(squares)}
     return pa.table({name: columns[name] for name in table.schema.names})
@@ -208,11 +209,11 @@ def _with_moments(
 
 def _aggregated(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.Table:
     """A row for each group of equal keys. Raises Refused."""
-    wanted = [
+    aggregations = [
         ([] if part.function == "count_all" else part.values, part.function) for part in parts
     ]
     try:
-        found = table.group_by(keys, use_threads=False).aggregate(wanted)
+        found = table.group_by(keys, use_threads=False).aggregate(aggregations)
     except pa.ArrowNotImplementedError as error:
         if refused := _NO_KERNEL.search(str(error)):
             raise Refused("{} does not take {}".format(*refused.groups())) from None
@@ -240,6 +241,12 @@ def _whole(column: Any) -> Any:
 
 def _columns(table: pa.Table) -> dict[str, Any]:
     return {name: _whole(table[name]) for name in table.schema.names}
+
+
+def _equal(values: Any) -> Any:
+    """Values of which equal ones are in one group: Arrow groups zeros by their sign."""
+    kind = values.type
+    return pc.add(values, pa.scalar(0, kind)) if kind in (pa.float32(), pa.float64()) else values
 
 
 def _prepared(values: Any, function: str) -> Any:

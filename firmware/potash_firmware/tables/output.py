@@ -12,8 +12,6 @@ import pyarrow.csv
 
 from csd_spec.table_plans import Output
 
-Names = list[str]
-
 
 def written(output: Output, schema: pa.Schema, batches: Iterator[Any]) -> Iterator[bytes]:
     """A result in a form, piece by piece."""
@@ -22,9 +20,10 @@ def written(output: Output, schema: pa.Schema, batches: Iterator[Any]) -> Iterat
             for _ in batches:  # they are counted
                 yield b""
         case Output.JSON:
-            names = schema.names
+            names = (f"{_quoted(name)}:".replace("%", "%%") + "%s" for name in schema.names)
+            line = "{" + ",".join(names) + "}\n"
             for batch in batches:
-                yield _lines(dict(zip(names, row, strict=True)) for row in rows_of(batch))
+                yield _lines(line, batch)
         case Output.CSV:
             text = pa.schema([(field.name, _in_csv(field.type)) for field in schema])
             yield from _by_writer(
@@ -39,20 +38,30 @@ def written(output: Output, schema: pa.Schema, batches: Iterator[Any]) -> Iterat
 
 def shown(schema: pa.Schema, batches: list[Any]) -> bytes:
     """The names and types of columns and the rows, as lines of JSON."""
-    header = [[field.name, str(field.type)] for field in schema]
-    return _lines([header]) + b"".join(_lines(rows_of(batch)) for batch in batches)
+    header = _dumped([[field.name, str(field.type)] for field in schema]) + "\n"
+    line = "[" + ",".join(["%s"] * len(schema)) + "]\n"
+    return header.encode() + b"".join(_lines(line, batch) for batch in batches)
 
 
-def _lines(rows: Any) -> bytes:
-    return "".join(
-        json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows
-    ).encode()
+_quoted = json.encoder.encode_basestring
+_dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def rows_of(batch: Any) -> Iterator[list[Any]]:
-    """The rows of a batch as JSON has their values."""
-    columns = [values_of(batch.column(index)) for index in range(batch.num_columns)]
-    return map(list, zip(*columns, strict=True))
+def _lines(line: str, batch: Any) -> bytes:
+    """The rows of a batch by a format of their values."""
+    columns = [_texts(column) for column in batch.columns]
+    return "".join(map(line.__mod__, zip(*columns, strict=True))).encode()
+
+
+def _texts(array: Any) -> list[str]:
+    """The values of an array as JSON's text. This is most of the time of long results, so that
+    numbers are encoded together."""
+    values = values_of(array)
+    if pa.types.is_nested(array.type):
+        return list(map(_dumped, values))
+    if any(isinstance(value, str) for value in values):
+        return ["null" if value is None else _quoted(value) for value in values]
+    return _dumped(values)[1:-1].split(",") if values else []
 
 
 def values_of(array: Any) -> list[Any]:
