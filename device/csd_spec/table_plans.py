@@ -53,7 +53,7 @@ _ONE, _TWO = Arguments(1, 1), Arguments(2, 2)
 _MANY = Arguments(1, 64)
 
 FUNCTIONS: Mapping[str, Arguments] = {
-    # Truth values, by Kleene's logic.
+    # Truth values, by Kleene's logic; `is_in` is never null.
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), _TWO),
     **dict.fromkeys(("and_kleene", "or_kleene", "xor"), _TWO),
     **dict.fromkeys(("invert", "is_null", "is_valid", "is_nan", "is_finite", "is_inf"), _ONE),
@@ -138,7 +138,11 @@ class Column(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A value that is the same in all rows; None is null."""
+    """A value that is the same in all rows; None is null.
+
+    Without a type, it is what it meets: a text is a date, a time or a timestamp (of UTC, unless it
+    says otherwise) where it is compared with one, and a text or a number is a decimal.
+    """
 
     value: bool | int | float | str | None
     type: ValueType | None = None

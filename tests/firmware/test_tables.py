@@ -179,3 +179,16 @@ def test_a_long_query_gives_pieces_without_output(form: Output, plan: Plan) -> N
         assert length > Piece.RECORD.size or decoded[-1] > decoded[-2] or not more
     assert output == whole.shown + whole.output
     assert len(decoded) > 20
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "reason"),
+    [
+        (b"", 0, "the file has 1.* bytes; 0 can be read"),
+        (request(Plan(), 9)[:40], 9, r"the plan has \d+ bytes, which the request has not"),
+        (request(Plan(), 9).replace(b"json", b"text"), 9, "output 'text' is none of .*"),
+    ],
+)
+def test_requests_that_are_refused(given: bytes, size: int, reason: str) -> None:
+    with pytest.raises(Refused, match=f"^{reason}$"):
+        begin(given or request(Plan(), 100), Memory(bytes(size)))

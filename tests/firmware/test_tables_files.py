@@ -6,6 +6,7 @@ import datetime
 import io
 import struct
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,10 @@ def _by_polars(write: Callable[[pl.DataFrame, io.BytesIO], Any]) -> bytes:
     return stream.getvalue()
 
 
-def _by_duckdb(folder: Path, options: str) -> bytes:
+def _by_duckdb(folder: Path, options: str, table: pa.Table = TABLE) -> bytes:
     path = folder / "t.parquet"
     with duckdb.connect() as connection:
-        connection.register("t", TABLE)
+        connection.register("t", table)
         connection.execute(f"copy t to '{path}' (format parquet{options})")
     return path.read_bytes()
 
@@ -211,6 +212,48 @@ def test_row_groups_that_the_statistics_exclude(where: Call, read: int) -> None:
     assert answer.counters.read == sum(length for _, length in source.reads)
     # A group has 100 KiB of `wide`, beside the columns of the condition and the footer.
     assert read * 100_000 <= answer.counters.read < read * 150_000 + 100_000
+
+
+MIDNIGHT = datetime.datetime(2026, 1, 1)
+SORTED = pa.table(
+    {
+        "m": pa.array([Decimal(index) / 100 for index in range(6144)], pa.decimal128(15, 2)),
+        "t": [MIDNIGHT + datetime.timedelta(hours=index) for index in range(6144)],
+        "z": pa.array(range(6144), pa.timestamp("us", "Europe/Berlin")),
+        "h": pa.array(range(6144), pa.time64("us")),
+        "r": pa.array(map(float, range(6144)), pa.float32()),
+        "b": [b"%05d" % index for index in range(6144)],
+        "o": [index >= 4096 for index in range(6144)],
+        "k": pa.array([f"c{index // 2048}" for index in range(6144)]).dictionary_encode(),
+    }
+)
+
+
+def _sorted_by(writer: str, folder: Path) -> bytes:
+    stream = io.BytesIO()
+    if writer == "polars":
+        pl.DataFrame(SORTED).write_parquet(stream, row_group_size=2048)
+    if writer == "pyarrow":
+        return parquet(SORTED, row_group_size=2048)
+    return stream.getvalue() or _by_duckdb(folder, ", row_group_size 2048", SORTED)
+
+
+@pytest.mark.parametrize("writer", ["pyarrow", "polars", "duckdb"])
+def test_statistics_of_each_type_and_writer(writer: str, tmp_path: Path) -> None:
+    data = _sorted_by(writer, tmp_path)
+    for where, count in (
+        (call("less", column("m"), 4.99), 499),
+        (call("is_in", column("m"), 3, "3.01"), 2),
+        (call("less", column("t"), "2026-01-10"), 216),
+        (call("less", column("z"), "1970-01-01T00:00:00.000005"), 5),
+        (call("less", column("h"), "00:00:00.0005"), 500),
+        (call("less_equal", column("r"), 500.5), 501),
+        (call("less", column("b"), "00500"), 500),
+        (call("equal", column("o"), True), 2048),
+        (call("equal", column("k"), "c1"), 2048),
+    ):
+        counters = ask(data, Plan(where=where, select=fields("o"))).counters
+        assert (counters.rows, counters.excluded, counters.groups) == (count, 2, 3), where
 
 
 def test_only_the_columns_of_a_plan_are_read() -> None:
