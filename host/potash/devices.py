@@ -31,35 +31,35 @@ class Served(NamedTuple):
 
 @contextlib.contextmanager
 def serving(
-    wanted: Configuration, *, guest: bool = False, verbose: bool = False
+    config: Configuration, *, guest: bool = False, verbose: bool = False
 ) -> Iterator[Served]:
     """Run a device while the block lasts, at a socket of its own.
 
     Args:
-        wanted: its configuration, but for the socket and the monitor.
+        config: its configuration, but for the socket and the monitor.
         guest: if its time is modelled, it stops a guest through a monitor.
         verbose: let its log through to standard error.
 
     Raises:
         PotashError: it does not start; the text is the reason.
     """
-    with _starting(wanted, guest=guest, verbose=verbose) as (served, wait):
+    with _starting(config, guest=guest, verbose=verbose) as (served, wait):
         wait()
         yield served
 
 
 @contextlib.contextmanager
 def _starting(
-    wanted: Configuration, *, guest: bool, verbose: bool
+    config: Configuration, *, guest: bool, verbose: bool
 ) -> Iterator[tuple[Served, Callable[[], None]]]:
     """The same, without waiting for the device to listen; yields a function that does."""
     # The directory is this user's alone, and so are the socket and the configuration.
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket, file = Path(folder, "drive"), Path(folder, "potash.toml")
-        monitor = Path(folder, "monitor") if guest and wanted.time.mode == MODELLED else None
-        device = replace(wanted.device, socket=socket)
-        wanted = replace(wanted, device=device, time=replace(wanted.time, monitor=monitor))
-        file.write_text(configuration.write(wanted), encoding="utf-8")
+        monitor = Path(folder, "monitor") if guest and config.time.mode == MODELLED else None
+        device = replace(config.device, socket=socket)
+        config = replace(config, device=device, time=replace(config.time, monitor=monitor))
+        file.write_text(configuration.write(config), encoding="utf-8")
         with starting_device(socket, "--config", str(file), verbose=verbose) as (process, wait):
             yield Served(socket, monitor, process), wait
 

@@ -80,8 +80,8 @@ def configured(ctx: click.Context, config_file: Path | None) -> Configuration:
 
     Raises UsageError and PotashError.
     """
-    wanted = Configuration() if config_file is None else configuration.read(config_file)
-    return _overridden(wanted, dict(given(ctx)))
+    config = Configuration() if config_file is None else configuration.read(config_file)
+    return _overridden(config, dict(given(ctx)))
 
 
 def configured_drives(ctx: click.Context, config_file: Path | None) -> list[Configuration]:
@@ -91,27 +91,27 @@ def configured_drives(ctx: click.Context, config_file: Path | None) -> list[Conf
     return [_overridden(drive, dict(given(ctx))) for drive in drives]
 
 
-def _overridden(wanted: Configuration, overrides: dict[str, dict[str, Any]]) -> Configuration:
+def _overridden(config: Configuration, overrides: dict[str, dict[str, Any]]) -> Configuration:
     several = overrides.pop("", {})
     namespaces = several.get("namespaces", ())
     if "size" in several:
         if namespaces:
             raise click.UsageError("--size is short for --namespace; give one of them")
         namespaces = (NamespaceSection(several["size"]),)
-    wanted = replace(
-        wanted,
-        namespaces=(*namespaces, *several.get("zoned_namespaces", ())) or wanted.namespaces,
-        accelerators=several.get("accelerators") or wanted.accelerators,
-        **{name: replace(getattr(wanted, name), **values) for name, values in overrides.items()},
+    config = replace(
+        config,
+        namespaces=(*namespaces, *several.get("zoned_namespaces", ())) or config.namespaces,
+        accelerators=several.get("accelerators") or config.accelerators,
+        **{name: replace(getattr(config, name), **values) for name, values in overrides.items()},
     )
-    if wanted.time.mode != MODELLED:
-        monitors = ["monitor"] if wanted.time.monitor is not None else []
+    if config.time.mode != MODELLED:
+        monitors = ["monitor"] if config.time.monitor is not None else []
         for name in (*overrides.get("time", ()), *monitors):
             if name != "mode":
-                flag = toml_kinds.keys(wanted.time)[name].flags.partition("/")[0]
+                flag = toml_kinds.keys(config.time)[name].flags.partition("/")[0]
                 raise click.UsageError(f"{flag} is for --time {MODELLED}")
-    faults = _faults(wanted.device.faults, wanted.device.fault_files)
-    return replace(wanted, device=replace(wanted.device, faults=faults, fault_files=()))
+    faults = _faults(config.device.faults, config.device.fault_files)
+    return replace(config, device=replace(config.device, faults=faults, fault_files=()))
 
 
 def _faults(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]:

@@ -244,7 +244,7 @@ class Generator:
 
 
 @contextlib.contextmanager
-def generating(queues: int, wanted: Configuration) -> Iterator[Generator]:
+def generating(queues: int, config: Configuration) -> Iterator[Generator]:
     """A device with a configuration, but for its media, and a generator that is connected to it.
 
     Raises:
@@ -252,8 +252,8 @@ def generating(queues: int, wanted: Configuration) -> Iterator[Generator]:
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(filled("blocks"))
-        section = replace(wanted.device, media=folder / "blocks")
-        device = stack.enter_context(serving(replace(wanted, device=section)))
+        section = replace(config.device, media=folder / "blocks")
+        device = stack.enter_context(serving(replace(config, device=section)))
         transport = open_vfio_user(str(device.socket), timeout=STALL, io_queues=queues + 1)
         stack.callback(transport.close)
         size = SHADOW_PAGES * PAGE + queues * _Queue.SIZE
@@ -318,14 +318,14 @@ class Load(NamedTuple):
     command: Command = _read
     size: int = PAGE
     target: int = PAGE
-    wanted: Configuration = PLAIN
+    config: Configuration = PLAIN
     sgl: bool = False
     """Commands have one SGL data block, instead of PRPs."""
 
     @property
     def modelled(self) -> bool:
         """The drive's time is modelled."""
-        return self.wanted.time.mode == "modelled"
+        return self.config.time.mode == "modelled"
 
 
 LOADS = (
@@ -354,7 +354,7 @@ LOADS = (
             depth,
             1,
             command,
-            wanted=Configuration(time=TimeSection("modelled", drive)),
+            config=Configuration(time=TimeSection("modelled", drive)),
         )
         for drive in ("z-nand", "tlc")
         for name, command in (("read", _read), ("write", _write))
@@ -377,7 +377,7 @@ def measure(
         runs: list[tuple[LoadResult, LoadResult]] = []
         qids = range(1, load.queues + 1)
         with contextlib.ExitStack() as stack:
-            generator = stack.enter_context(generating(load.queues + 1, load.wanted))
+            generator = stack.enter_context(generating(load.queues + 1, load.config))
             for qid in qids:
                 generator.fill(qid, load.command, load.size, sgl=load.sgl)
             generator.fill(load.queues + 1, _read)

@@ -74,10 +74,10 @@ def running_guest(
         quiet: show no progress.
         verbose: show what the device logs.
     """
-    wanted = drives[0]
+    config = drives[0]
     with ExitStack() as stack:
         with showing(steps=True, quiet=quiet) as progress:
-            found = images.prepare(progress, mirror=wanted.guest.debian_mirror, refresh=refresh)
+            found = images.prepare(progress, mirror=config.guest.debian_mirror, refresh=refresh)
             (first, *others), monitors = stack.enter_context(
                 _devices(drives, socket, monitor, verbose)
             )
@@ -85,10 +85,10 @@ def running_guest(
                 Guest(
                     found,
                     first,
-                    wanted.guest.memory // MEBI,
-                    wanted.guest.cpus,
+                    config.guest.memory // MEBI,
+                    config.guest.cpus,
                     more=others,
-                    namespaces=len(wanted.shapes) + (not wanted.namespaces),
+                    namespaces=len(config.shapes) + (not config.namespaces),
                     monitors=monitors,
                     progress=progress,
                 )
@@ -203,20 +203,20 @@ def guest(
         replace(drive, time=replace(drive.time, monitor=None))
         for drive in options.configured_drives(ctx, config_file)
     ]
-    wanted = described[0]
+    config = described[0]
     if media:
-        wanted = replace(wanted, device=replace(wanted.device, media=media[0]))
-    elif len(described) == 1 and wanted.device.media is not None:
-        media = (wanted.device.media,)
+        config = replace(config, device=replace(config.device, media=media[0]))
+    elif len(described) == 1 and config.device.media is not None:
+        media = (config.device.media,)
     if print_config:
         if len(described) > 1:
             raise click.UsageError("--print-config prints one drive, and the file has several")
-        click.echo(configuration.write(wanted), nl=False)
+        click.echo(configuration.write(config), nl=False)
         return
     overrides = options.given(ctx)
     new_drives = media or devices or config_file or overrides.keys() & {"", "memory", "compute"}
     new_drives = new_drives or overrides.get("device", {}).keys() - {"profile"}
-    new_drives = new_drives or wanted.time.mode == MODELLED
+    new_drives = new_drives or config.time.mode == MODELLED
     if served is not None and (new_drives or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
@@ -232,8 +232,8 @@ def guest(
         raise click.UsageError(f"{config_file} has {len(described)} drives, and not {count}")
     if len(described) == 1:
         # Linux takes two controllers of one name for one subsystem, and refuses the second.
-        unnamed = replace(wanted, device=replace(wanted.device, serial=None))
-        described = [wanted, *[unnamed] * (count - 1)]
+        unnamed = replace(config, device=replace(config.device, serial=None))
+        described = [config, *[unnamed] * (count - 1)]
     drives = [_own_drive(drive, number, media) for number, drive in enumerate(described)]
     if kernel is None and (initrd is not None or append is not None):
         raise click.UsageError("--initrd and --append are for --kernel")
@@ -244,7 +244,7 @@ def guest(
                 "--disk out, or have the custom system do it"
             )
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        _boot(own, _devices(drives, served, monitor, verbose), wanted.guest, refresh)
+        _boot(own, _devices(drives, served, monitor, verbose), config.guest, refresh)
         return
     with (
         showing(steps=True) as progress,
@@ -261,7 +261,7 @@ def guest(
     sys.exit(code)
 
 
-def _own_drive(wanted: Configuration, number: int, media: Sequence[Path]) -> Configuration:
+def _own_drive(config: Configuration, number: int, media: Sequence[Path]) -> Configuration:
     """The configuration of a drive, with what two drives of a guest must not share.
 
     A new guest has not the memory that a saved state needs.
@@ -271,8 +271,8 @@ def _own_drive(wanted: Configuration, number: int, media: Sequence[Path]) -> Con
         own["media"] = next(iter(media[number:]), None)
     if number:
         own |= {"trace": None, "metrics": None}
-        own["serial"] = wanted.device.serial or f"POTASH{number + 1:04}"
-    return replace(wanted, device=replace(wanted.device, **own))
+        own["serial"] = config.device.serial or f"POTASH{number + 1:04}"
+    return replace(config, device=replace(config.device, **own))
 
 
 def _boot(

@@ -116,35 +116,35 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
 
     `potash top` shows its activity.
     """
-    wanted = options.configured(ctx, config_file)
-    section = wanted.device
+    config = options.configured(ctx, config_file)
+    section = config.device
     if section.read_only and section.media is None:
         raise click.UsageError("--read-only needs --media: a drive in memory is empty")
     if print_config:
-        click.echo(configuration.write(wanted), nl=False)
+        click.echo(configuration.write(config), nl=False)
         return
     if section.socket is None or section.socket == Path():
         raise click.UsageError("give --socket PATH to listen at")
     section.log_settings.apply(PROCESS)
     if section.libubpf is not None:  # for the processes that run programs, which inherit it
         os.environ[LIBUBPF] = str(section.libubpf.absolute())
-    settings = device_settings(wanted)
+    settings = device_settings(config)
     settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded(section.extensions)))
-    require_scheduler(wanted.time, settings.rpu)
-    _serve(wanted, settings, section.socket.absolute())
+    require_scheduler(config.time, settings.rpu)
+    _serve(config, settings, section.socket.absolute())
 
 
-def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: Path) -> None:
-    section = wanted.device
+def _serve(config: configuration.Configuration, settings: DeviceSettings, path: Path) -> None:
+    section = config.device
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        standstill, time = standing(wanted.time), None
-        if wanted.time.mode == MODELLED and section.media is not None and _is_new(section.media):
+        standstill, time = standing(config.time), None
+        if config.time.mode == MODELLED and section.media is not None and _is_new(section.media):
             # No media are made for a modelled drive that is refused.
-            with _drive(replace(wanted, device=replace(section, media=None))) as planned:
-                time = modelled(wanted.time, planned, section.fdp, settings.rpu.extensions)
-        drive = stack.enter_context(_drive(wanted, locked=not section.incoming))
-        time = time or modelled(wanted.time, drive, section.fdp, settings.rpu.extensions)
+            with _drive(replace(config, device=replace(section, media=None))) as planned:
+                time = modelled(config.time, planned, section.fdp, settings.rpu.extensions)
+        drive = stack.enter_context(_drive(config, locked=not section.incoming))
+        time = time or modelled(config.time, drive, section.fdp, settings.rpu.extensions)
         settings = replace(settings, rpu=replace(settings.rpu, time=time))
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:
@@ -156,7 +156,7 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
             path,
             drive.namespaces,
             drive.flash,
-            _with_memory_bar(settings, drive) if wanted.memory.bar else settings,
+            _with_memory_bar(settings, drive) if config.memory.bar else settings,
             sidecar=drive.sidecar,
             drive=drive,
             trace=traced,
@@ -187,9 +187,9 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
             keep(device.rpu.controller.timing, drive)
 
 
-def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
+def device_settings(config: configuration.Configuration) -> DeviceSettings:
     """The settings of a device, but for its drive's namespaces."""
-    section = wanted.device
+    section = config.device
     profile = PROFILES[section.profile]
     identity = profile.rpu.identity
     if section.serial is not None:
@@ -198,21 +198,21 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
     return replace(
         profile,
         board=replace(
-            profile.board, vta=wanted.vta, cmb=section.cmb, map_doorbells=section.map_doorbells
+            profile.board, vta=config.vta, cmb=section.cmb, map_doorbells=section.map_doorbells
         ),
         rpu=replace(
             profile.rpu,
             identity=identity,
             faults=section.faults,
             allow_faults=section.allow_faults,
-            compute=wanted.described_compute,
-            copy_formats_enabled=wanted.memory.copy_formats,
+            compute=config.described_compute,
+            copy_formats_enabled=config.memory.copy_formats,
             placement=section.fdp,
         ),
-        accelerators=wanted.described_accelerators,
+        accelerators=config.described_accelerators,
         engine=Engine(section.engine),
-        limits=wanted.described_limits,
-        vta_threads=wanted.vta_threads,
+        limits=config.described_limits,
+        vta_threads=config.vta_threads,
         trust_memory=section.trust_memory,
         count_cycles=section.metrics is not None,
         log=section.log_settings,
@@ -250,15 +250,15 @@ def _why(error: OSError, socket: Path) -> str:
     return error.strerror or str(error)
 
 
-def _drive(wanted: configuration.Configuration, *, locked: bool = True) -> Drive:
+def _drive(config: configuration.Configuration, *, locked: bool = True) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
-    section = wanted.device
+    section = config.device
     try:
         return Drive.open(
             section.media,
-            wanted.shapes,
+            config.shapes,
             capacity=section.capacity,
-            memory_capacity=wanted.memory.capacity,
+            memory_capacity=config.memory.capacity,
             read_only=section.read_only,
             locked=locked or section.media is None,
         )
