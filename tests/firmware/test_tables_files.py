@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from csd_spec.table_plans import Call, Plan
+from csd_spec.table_plans import Call, Order, Output, Plan
 from potash_firmware.tables import Refused
 from potash_firmware.tables.files import MOST_ROWS
 from support.tables import (
@@ -135,6 +136,42 @@ def test_members_of_structures() -> None:
             rows(data, Plan(select=fields(y=column("nested", "c"))))
         with pytest.raises(Refused, match="^'x' has no member 'c': it is no structure$"):
             rows(data, Plan(select=fields(y=column("x", "c"))))
+
+
+TEXT = pa.array(["a", "b", None])
+NUMBERS = [Decimal("1.5"), None, Decimal(2)]
+RARE: dict[str, tuple[Any, Any]] = {
+    "list of dictionary": (pa.ListArray.from_arrays([0, 1, 2, 3], TEXT.dictionary_encode()), ["a"]),
+    "map": (pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string_view())), [["a", "b"]]),
+    "fixed list": (pa.array([["a"], None, ["b"]], pa.list_(pa.string_view(), 1)), ["a"]),
+    "runs": (
+        pa.RunEndEncodedArray.from_arrays([1, 3], TEXT.slice(0, 2).dictionary_encode()),
+        "a",
+    ),
+    "view": (pa.array([[1], None, [2, 3]], pa.large_list_view(pa.int8())), [1]),
+    "interval": (pa.array([(1, 2, 3), None, (0, 0, 1)], pa.month_day_nano_interval()), [1, 2, 3]),
+    "half": (pa.array([1.5, None, 2], pa.float16()), 1.5),
+    "uuid": (pa.array([b"0" * 16, None, b"1" * 16], pa.uuid()), "30" * 16),
+    "decimal32": (pa.array(NUMBERS, pa.decimal32(5, 2)), "1.50"),
+    "decimal256": (pa.array(NUMBERS, pa.decimal256(60, 2)), "1.50"),
+    "union": (
+        pa.UnionArray.from_sparse(pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), TEXT]),
+        1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_types_that_few_files_have(name: str) -> None:
+    values, first = RARE[name]
+    data = arrow(pa.table({"x": [1, 2, 3], "y": values}))
+    answer = ask(data, Plan(show=1))
+    assert [json.loads(answer.shown.splitlines()[1])[1]] == [first]
+    assert json.loads(answer.output.splitlines()[0]) == {"x": 1, "y": first}
+    where = call("less", column("x"), 2)
+    for output in Output:
+        assert ask(data, Plan(where=where, output=output)).counters.rows == 1
+        assert ask(data, Plan(order=(Order("x"),), limit=2, output=output)).counters.rows == 2
 
 
 def test_a_name_with_a_full_stop() -> None:

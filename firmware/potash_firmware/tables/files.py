@@ -150,29 +150,48 @@ def open_table(file: SourceFile, counters: Counters) -> TableFile:
 
 
 def plain(column: Any) -> Any:
-    """An array without encodings: of a dictionary's values, of strings rather than views."""
+    """An array of a type for which Arrow has functions: of a dictionary's values, of strings rather
+    than views."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return plain(column.storage)
     if pa.types.is_dictionary(kind):
         return plain(column.dictionary).take(column.indices)
     if pa.types.is_run_end_encoded(kind):
-        return pc.run_end_decode(column)
-    whole = _without_views(kind)
+        runs = pa.RunEndEncodedArray.from_arrays(column.run_ends, plain(column.values))
+        return pc.run_end_decode(runs).slice(column.offset, len(column))
+    whole = _plain_type(kind)
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.array(column.to_pylist(), whole)  # Arrow's cast makes offsets too few
     return column if whole == kind else column.cast(whole)
 
 
-def _without_views(kind: Any) -> Any:
-    """A type for which Arrow has functions: most have none of views."""
-    if kind in (pa.string_view(), pa.binary_view()):
-        return pa.string() if kind == pa.string_view() else pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
-    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
-        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
-    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
-        return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
-    return kind
+def _plain_type(kind: Any) -> Any:
+    types = pa.types
+
+    def of_values(kind: Any) -> Any:
+        return kind.value_field.with_type(_plain_type(kind.value_type))
+
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(of_values(kind), kind.list_size)
+    if types.is_list(kind) or types.is_list_view(kind):
+        return pa.list_(of_values(kind))
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
+        return pa.large_list(of_values(kind))
+    if types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    return _PLAIN.get(kind, kind)
+
+
+_PLAIN = {
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.float16(): pa.float32(),
+}
 
 
 def _batch(found: pa.RecordBatch, counters: Counters) -> Batch:
@@ -204,7 +223,7 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
         thrift_container_size_limit=METADATA_BYTES,
     )
     metadata = opened.metadata
-    counters.file_rows = metadata.num_rows
+    counters.file_rows = max(0, metadata.num_rows)
     found = ((at, metadata.schema.column(at)) for at in range(metadata.num_columns))
     leaves = {leaf.name: at for at, leaf in found if leaf.name == leaf.path}
 
@@ -273,8 +292,8 @@ def _arrow(open_reader: Callable[..., Any], file: SourceFile, counters: Counters
 
     def sliced(found: Any) -> Iterator[Batch]:
         counters.groups += 1
-        counters.file_rows += found.num_rows
         _require_rows(found.num_rows)
+        counters.file_rows += found.num_rows
         return _slices(found, counters)
 
     def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:

@@ -216,7 +216,8 @@ def _aggregated(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.T
         found = table.group_by(keys, use_threads=False).aggregate(aggregations)
     except pa.ArrowNotImplementedError as error:
         if refused := _NO_KERNEL.search(str(error)):
-            raise Refused("{} does not take {}".format(*refused.groups())) from None
+            function, kind = refused.groups()  # two of them have one kernel
+            raise Refused(f"{function.replace('_', ' or ')} does not take {kind}") from None
         raise Refused(f"the groups cannot be made: {sentence(error)}") from None
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
         raise Refused(f"the groups cannot be made: {sentence(error)}") from None

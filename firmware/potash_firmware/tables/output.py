@@ -57,7 +57,7 @@ def _texts(array: Any) -> list[str]:
     """The values of an array as JSON's text. This is most of the time of long results, so that
     numbers are encoded together."""
     values = values_of(array)
-    if pa.types.is_nested(array.type):
+    if pa.types.is_nested(array.type) or pa.types.is_interval(array.type):
         return list(map(_dumped, values))
     if any(isinstance(value, str) for value in values):
         return ["null" if value is None else _quoted(value) for value in values]
@@ -154,9 +154,8 @@ def _by_writer(make: Any, batches: Iterator[Any]) -> Iterator[bytes]:
 def _in_csv(kind: Any) -> Any:
     """The type that a column has in CSV: text where Arrow writes none."""
     types = pa.types
-    if types.is_nested(kind) or types.is_binary(kind) or types.is_duration(kind):
-        return pa.string()
-    return kind
+    written = (types.is_nested, types.is_binary, types.is_duration, types.is_interval)
+    return pa.string() if any(is_type(kind) for is_type in written) else kind
 
 
 def _as_text(batch: Any, schema: pa.Schema) -> Any:
