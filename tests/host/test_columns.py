@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import random
+import warnings
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from csd_spec import table_plans
 from csd_spec.table_plans import Output, Plan, decode
@@ -83,6 +87,89 @@ TABLE = pa.table(
 )
 def test_a_filter_selects_rows(text: str, rows: list[int]) -> None:
     assert ask(TABLE, text, select=("q",)).to_pydict() == {"q": rows}
+
+
+NUMBERS = ["a", "b", "f", "3", "-2", "0.5", "len(s)", "abs(a)", "-b", "min(a, b)", "max(f, 1)"]
+STRINGS = [
+    "s",
+    "t",
+    "'a'",
+    "'Ab'",
+    "s.lower()",
+    "t.upper()",
+    "s[:2]",
+    "t[1:]",
+    "s[-1]",
+    "s.strip()",
+]
+STRINGS += [
+    "t.replace('a', 'xy')",
+    "(s + '' + t)",
+    "('b' + s[1:3])",
+    "s.lstrip('a')",
+    "t.capitalize()",
+]
+
+
+@st.composite
+def numbers(draw: st.DrawFn, depth: int = 2) -> str:
+    if not depth or draw(st.booleans()):
+        return draw(st.sampled_from(NUMBERS))
+    if draw(st.integers(0, 4)) == 0:
+        inner = draw(conditions(depth - 1))
+        return f"({draw(numbers(depth - 1))} if {inner} else {draw(numbers(depth - 1))})"
+    operator = draw(st.sampled_from("+-*"))
+    return f"({draw(numbers(depth - 1))} {operator} {draw(numbers(depth - 1))})"
+
+
+@st.composite
+def conditions(draw: st.DrawFn, depth: int = 2) -> str:
+    parts = [draw(conditions(depth - 1)) for _ in range(2)] if depth else []
+    match draw(st.integers(0 if depth else 3, 9)):
+        case 0 | 1:
+            return f" {draw(st.sampled_from(['and', 'or']))} ".join(parts)
+        case 2:
+            return f"(not ({parts[0]})) {draw(st.sampled_from('&|^'))} ({parts[1]})"
+        case 3:
+            return f"{draw(st.sampled_from(STRINGS))}.{draw(st.sampled_from(['starts', 'ends']))}with('a')"
+        case 4:
+            return f"'a' {draw(st.sampled_from(['in', 'not in']))} {draw(st.sampled_from(STRINGS))}"
+        case 5:
+            word = draw(st.sampled_from(["in", "not in"]))
+            return f"a {word} {draw(st.lists(st.integers(-9, 9), min_size=1, max_size=4))}"
+        case 6:
+            left, right = (draw(st.sampled_from(STRINGS)) for _ in range(2))
+            return f"{left} {draw(st.sampled_from(['<', '==', '!=', '>=']))} {right}"
+    several = [draw(numbers(depth)) for _ in range(draw(st.integers(2, 3)))]
+    return f" {draw(st.sampled_from(['<', '<=', '==', '!=', '>', '>=']))} ".join(several)
+
+
+SOURCE = random.Random(3)
+PYTHON = pa.table(
+    {
+        "row": range(300),
+        "a": [SOURCE.randrange(-9, 10) for _ in range(300)],
+        "b": [SOURCE.randrange(-9, 10) for _ in range(300)],
+        "f": [SOURCE.randrange(-20, 20) / 4 for _ in range(300)],
+        "s": ["".join(SOURCE.choices("aAbB ", k=SOURCE.randrange(1, 5))) for _ in range(300)],
+        "t": ["".join(SOURCE.choices("abc", k=SOURCE.randrange(1, 4))) for _ in range(300)],
+    }
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(conditions())
+def test_without_nulls_a_condition_is_that_of_python(text: str) -> None:
+    text = f"({text}) and row >= 0"  # a condition without a column is refused
+    code = compile(text, "condition", "eval")
+    expected = [row["row"] for row in PYTHON.to_pylist() if eval(code, {}, row)]
+    assert ask(PYTHON, text, select=("row",)).to_pydict()["row"] == expected, text
+
+
+def test_escape_sequences_of_regular_expressions_stay_as_they_are() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ask(TABLE, r"matches(name, '^\w{4}$') & (q < 3)", select=("q",)).result_rows == 2
 
 
 def test_a_list_is_computed_and_has_names() -> None:

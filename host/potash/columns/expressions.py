@@ -10,6 +10,7 @@ import ast
 import difflib
 import io
 import tokenize
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -155,7 +156,11 @@ def _require_short(text: str) -> None:
 def _read(text: str, reader: Callable[[ast.expr], Read]) -> Read:
     _require_short(text)
     try:
-        tree = ast.parse(text.strip(), "expression", "eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # of escape sequences such as \\d, which stay as they are
+            tree = ast.parse(text.strip(), "expression", "eval").body
         if sum(isinstance(node, _TERMS) for node in ast.walk(tree)) > MAX_TERMS:
             raise InvalidQuery(f"the expression has more than {MAX_TERMS} names and values")
         return reader(tree)
