@@ -70,6 +70,7 @@ PARTS = {
         ("count_distinct(key), count_distinct(n), sum(n), mean(x)", {}),
         ("count_distinct(n + small), count()", {"by": "key, open"}),
         ("count()", {"where": "n > 100"}),
+        ("count(), count(n), count_distinct(n)", {"where": "n > 100"}),
         ("count()", {"where": "n > 100", "by": "key"}),
         ("sum(n)", {"where": "open", "by": "key, day.year", "order": "-3, 1, 2", "limit": 4}),
         ("key", {"by": "key"}),

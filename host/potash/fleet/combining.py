@@ -102,8 +102,8 @@ class _Split:
 
     def _aggregate(self, aggregate: Aggregate) -> Expression:
         function, of = aggregate
-        if function in COUNTS:
-            return Aggregate("sum", self._given(aggregate))
+        if function in COUNTS:  # which drives do not give where they count distinct values of none
+            return Call("coalesce", (Aggregate("sum", self._given(aggregate)), Value(0)))
         if function == "count_distinct" and of is not None:
             column = self._distinct.setdefault(of, Column(f"d{len(self._distinct)}"))
             return Aggregate(function, column)
