@@ -185,6 +185,14 @@ def test_refusals(expression: Any, reason: str) -> None:
             rows(data, plan)
 
 
+def test_moments_far_away_are_compared() -> None:
+    """In nanoseconds they would be out of range."""
+    last = datetime.datetime(9999, 12, 31)
+    data = parquet(pa.table({"t": pa.array([last, MOMENT], pa.timestamp("ms"))}))
+    where = call("greater", column("t"), "2026-05-01T12:30:00.250001")
+    assert rows(data, Plan(where=where)) == [{"t": last}]
+
+
 def test_did_you_mean() -> None:
     table = pa.table({"price": [1.5], "quantity": [1]})
     with pytest.raises(Refused, match="^the file has no column 'prcie'; did you mean 'price'.$"):

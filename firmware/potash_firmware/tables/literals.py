@@ -133,7 +133,8 @@ def _duration(number: int, kind: Any) -> Any:
 
 
 def _scalar(number: int, unit: str, kind: Any) -> Any:
-    """The scalar of a number of nanoseconds: in this unit if it has one of just this value."""
-    if number % _UNITS[unit]:
-        unit = "ns"
+    """The scalar of a number of nanoseconds, in this unit or a finer one that has just this."""
+    units = list(_UNITS)
+    finer = units[units.index(unit) :]
+    unit = next(each for each in finer if number % _UNITS[each] == 0)
     return pa.scalar(number // _UNITS[unit], kind(unit))
