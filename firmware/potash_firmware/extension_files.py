@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import NoReturn, ParamSpec, TypeVar
 
-from potash_firmware import extensions
+from potash_firmware import extensions, native_programs
 from potash_firmware.extension_registry import ExtensionError, Extensions
+from potash_firmware.extensions import register_program
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,6 +84,9 @@ def load(sources: Iterable[str]) -> Extensions:
     try:
         for source in sources:
             made.sources = (*made.sources, source)
+            if native := native_programs.source_of(source):
+                register_program(native_programs.load(native))
+                continue
             if is_file(source) and not Path(source).is_file():
                 raise ExtensionError(f"there is no file {source}")
             try:

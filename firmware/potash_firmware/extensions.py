@@ -257,11 +257,15 @@ def device_program(*, name: str, run_time: str = "") -> Callable[[Function], Fun
         raise ExtensionError(f"run_time={run_time!r:.60}: {error}") from None
 
     def register(function: Function) -> Function:
-        made = RegisteredProgram(_named(function, name), name, declared)
-        add(_registry().programs, name, made, "that name of a device-defined program")
+        register_program(RegisteredProgram(_named(function, name), name, declared))
         return function
 
     return register
+
+
+def register_program(program: RegisteredProgram) -> None:
+    """Register a device-defined program. Raises ExtensionError if there is one of that name."""
+    add(_registry().programs, program.name, program, "that name of a device-defined program")
 
 
 def ftl(made: Class) -> Class:

@@ -155,6 +155,11 @@ class DeviceSection:
         (), "extensions --extend",
         "Python file whose commands, log pages and more the drive has, or the name of an installed "
         "extension; may be repeated.", page="extend.md", guest=True, metavar="FILE")
+    natives: tuple[str, ...] = key(kinds.several(kinds.NATIVE, "native programs"),
+        (), "natives --native",
+        "Function of a shared object that compute namespaces have as a device-defined program, and "
+        "its declared run time; may be repeated.", page="extend.md#native-programs", guest=True,
+        metavar="FILE.so:FUNCTION[:TIME]")
     incoming: bool = key(kinds.FLAG, False, "--incoming",
         "Wait for a client that transfers the state of another device; that device hands --media "
         "over.", page="migration.md")

@@ -20,6 +20,7 @@ from potash_device.flash.profile import ProfileError, thousandths
 from potash_device.flash.profiles import PROFILES
 from potash_firmware.extension_files import is_file
 from potash_firmware.log_components import LogSettings
+from potash_firmware.native_programs import source_of
 from potash_firmware.rpu.placement import PlacementSettings
 
 T = TypeVar("T")
@@ -298,6 +299,13 @@ def _read_share(value: object, folder: Path) -> int:
         raise Refused('must be a percentage like "5%"') from None
 
 
+def _native(text: str, folder: Path) -> str:
+    """A native program, whose path begins at a folder."""
+    if source_of(text) is None:
+        raise Refused("must be FILE.so:FUNCTION or FILE.so:FUNCTION:TIME")
+    return str(folder / text)
+
+
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false", "`true` or `false`")
 TEXT = _placed(lambda value, _folder: value, "text")
 CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
@@ -329,6 +337,11 @@ POLICY = _placed(_policy, 'text like `"gc=fifo"` or `"wear=mine.py:Mine"`')
 EXTENSION = _placed(
     lambda name, folder: str(folder / name) if is_file(name) else name,
     "path of a file (`.py`), or the name of an installed extension",
+)
+NATIVE = _placed(
+    _native,
+    'text like `"kernels.so:transform"` or `"kernels.so:transform:fixed=2us"`',
+    Parsed("FILE.so:FUNCTION[:TIME]", lambda value: _native(value, Path.cwd())),
 )
 PATH = _placed(lambda name, folder: folder / name, "path", click.Path(path_type=Path))
 FILE = replace(PATH, valid="path of a file", type=click.Path(dir_okay=False, path_type=Path))

@@ -66,6 +66,7 @@ faults = ["io read lost count=1"]
 allow_faults = true
 load = "state"
 extensions = ["mine.py", "installed"]
+natives = ["kernels.so:fft"]
 
 [namespace.1]
 size = "1G"
@@ -136,6 +137,7 @@ def test_every_key_is_read() -> None:
             allow_faults=True,
             load=Path("/somewhere/state"),
             extensions=("/somewhere/mine.py", "installed"),
+            natives=("/somewhere/kernels.so:fft",),
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
@@ -334,7 +336,7 @@ def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
 
 LITERALS = (
     *("true", "false", "2", "64", "8192", '"64M"', '"1G"', '["64K", "8K"]', '"8:1G"', '"5%"'),
-    *('"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]'),
+    *('"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]', '["a.so:f"]'),
     *('"rpu=debug"', '["rpu=debug"]', '["io read lost count=1"]'),
 )
 """Values, of which each key has one that is not its default."""
@@ -406,6 +408,7 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "allow_faults": True,
         "incoming": False,
         "extensions": [str(tmp_path / "mine.py"), "installed"],
+        "natives": [str(tmp_path / "kernels.so:fft")],
         "load": str(tmp_path / "state"),
     }
     plain = {"metadata": 0, "protection": 0}

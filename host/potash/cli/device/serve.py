@@ -129,7 +129,8 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     if section.libubpf is not None:  # for the processes that run programs, which inherit it
         os.environ[LIBUBPF] = str(section.libubpf.absolute())
     settings = device_settings(config)
-    settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded(section.extensions)))
+    extensions = loaded((*section.extensions, *section.natives))
+    settings = replace(settings, rpu=replace(settings.rpu, extensions=extensions))
     require_scheduler(config.time, settings.rpu)
     _serve(config, settings, section.socket.absolute())
 
