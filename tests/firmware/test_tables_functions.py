@@ -7,12 +7,13 @@ import json
 import math
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from csd_spec.table_plans import FUNCTIONS, Call, Output, Plan, Value, ValueType
-from potash_firmware.tables import Refused, groups
+from potash_firmware.tables import Refused, files, groups
 from support.tables import aggregate, arrow, ask, call, column, fields, parquet, rows
 
 UTC = datetime.UTC
@@ -274,6 +275,30 @@ def test_json() -> None:
     }  # fmt: skip
     assert math.isnan(second["f"])
     assert set(third.values()) == {None}
+
+
+def test_nested_values_of_slices() -> None:
+    """Each row is in a slice of a larger batch."""
+    lists = pa.array([[1, 2], None, [], [3]], pa.list_(pa.int8()))
+    table = pa.table(
+        {
+            "l": lists,
+            "g": lists.cast(pa.large_list(pa.int64())),
+            "p": pa.array([[1, 2], None, [3, None], [5, 6]], pa.list_(pa.int8(), 2)),
+            "m": pa.array([[("a", 1)], None, [], [("b", 2), ("c", None)]], pa.map_("str", "int8")),
+            "n": pa.array([[{"a": [1]}], None, [None], [{"a": None}, {"a": []}]]),
+        }
+    )
+    expected = [
+        {name: table[name][row].as_py() for name in ("l", "g", "p", "m", "n")} for row in range(4)
+    ]
+    for data in (arrow(table), parquet(table)):
+        for size in (1, 3, 4):
+            with patch.object(files, "BATCH_ROWS", size):
+                found = ask(data, Plan()).output
+            assert found == b"".join(
+                json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in expected
+            )
 
 
 def test_csv() -> None:

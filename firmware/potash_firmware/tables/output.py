@@ -78,13 +78,8 @@ def values_of(array: Any) -> list[Any]:
         names = [field.name for field in kind]
         rows = zip(*members, strict=True) if members else [()] * len(array)
         return _where_valid(array, [dict(zip(names, row, strict=True)) for row in rows])
-    if types.is_map(kind):
-        pairs = [
-            list(pair) for pair in zip(values_of(array.keys), values_of(array.items), strict=True)
-        ]
-        return _lists(array, pairs)
     if types.is_nested(kind) and not types.is_union(kind):
-        return _lists(array, values_of(array.values))
+        return _lists(array)
     if types.is_temporal(kind) and not types.is_interval(kind):
         if types.is_duration(kind):
             return array.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
@@ -105,16 +100,21 @@ def _where_valid(array: Any, values: list[Any]) -> list[Any]:
     return [value if there else None for value, there in zip(values, valid, strict=True)]
 
 
-def _lists(array: Any, values: list[Any]) -> list[Any]:
-    """Lists of an array, whose values are `values`."""
+def _lists(array: Any) -> list[Any]:
+    """The lists of an array, of whose values it may have a part."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
-        first = [(array.offset + index) * size for index in range(len(array))]
-        bounds = [(start, start + size) for start in first]
+        offsets = [size * (array.offset + index) for index in range(len(array) + 1)]
     else:
-        offsets = array.offsets.to_pylist()
-        bounds = list(pairwise(offsets))
-    return _where_valid(array, [values[start:end] for start, end in bounds])
+        offsets = array.offsets.to_pylist() or [0]
+    first, count = offsets[0], offsets[-1] - offsets[0]
+    if pa.types.is_map(array.type):
+        members = (values_of(part.slice(first, count)) for part in (array.keys, array.items))
+        values: list[Any] = list(map(list, zip(*members, strict=True)))
+    else:
+        values = values_of(array.values.slice(first, count))
+    lists = [values[start - first : end - first] for start, end in pairwise(offsets)]
+    return _where_valid(array, lists)
 
 
 class _Sink:
