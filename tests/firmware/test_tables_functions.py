@@ -270,11 +270,26 @@ def test_json() -> None:
     assert first == {
         "i": 1, "n": BIG, "u": (1 << 64) - 1, "f": 0.5, "r": pytest.approx(0.1), "m": "0.07",
         "w": "1.5000000000", "s": "Äb  ", "b": "00ff", "o": True, "d": "2026-05-01",
-        "t": "2026-05-01T12:30:00.250", "z": "2026-05-01T21:30:00.250000+0900", "h": "12:30:00",
+        "t": "2026-05-01T12:30:00.250", "z": "2026-05-01T12:30:00.250000Z", "h": "12:30:00",
         "e": 1500, "l": [1, None], "k": {"a": ["1.5"], "b": "01"},
     }  # fmt: skip
     assert math.isnan(second["f"])
     assert set(third.values()) == {None}
+
+
+def test_what_was_done_is_counted() -> None:
+    """Values of three rows, of which two count."""
+    plan = Plan(
+        where=call("and_kleene", call("is_valid", column("i")), call("less", column("i"), 5)),
+        by=fields("o", "i"),
+        select=fields("o", n=aggregate("count_all"), s=aggregate("sum", column("i"))),
+    )
+    counters = ask(FILES[1], plan).counters
+    assert (counters.rows, counters.file_rows, counters.groups) == (2, 3, 1)
+    assert counters.compared == 3 + 3 + 2 * 3
+    assert (counters.hashed, counters.aggregated) == (2 * 2, 2)
+    # A byte each, a bit each, and two bitmaps of nulls.
+    assert counters.decoded == 3 + 1 + 2
 
 
 def test_nested_values_of_slices() -> None:
@@ -302,10 +317,12 @@ def test_nested_values_of_slices() -> None:
 
 
 def test_csv() -> None:
-    plan = Plan(output=Output.CSV, select=fields("s", "b", "d", "t", "m", "e", "l", "k"), limit=1)
+    plan = Plan(
+        output=Output.CSV, select=fields("s", "b", "d", "t", "z", "m", "e", "l", "k"), limit=1
+    )
     assert ask(FILES[0], plan).output.decode() == (
-        '"s","b","d","t","m","e","l","k"\n'
-        '"Äb  ","00ff",2026-05-01,2026-05-01 12:30:00.250,0.07,"1500","[1, null]",'
+        '"s","b","d","t","z","m","e","l","k"\n'
+        '"Äb  ","00ff",2026-05-01,2026-05-01 12:30:00.250,"2026-05-01T12:30:00.250000Z",0.07,"1500","[1, null]",'
         '"{""a"": [""1.5""], ""b"": ""01""}"\n'
     )
 

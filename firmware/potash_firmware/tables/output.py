@@ -65,8 +65,9 @@ def _texts(array: Any) -> list[str]:
 
 
 def values_of(array: Any) -> list[Any]:
-    """The values of an array as JSON has them: decimals, dates and times as text, durations as
-    numbers of their unit, binary in hexadecimal, a map as an array of pairs."""
+    """The values of an array as JSON has them: decimals, dates and times as text (UTC where there
+    is a time zone), durations as numbers of their unit, binary in hexadecimal, a map as an array of
+    pairs."""
     kind = array.type
     types = pa.types
     if types.is_dictionary(kind):
@@ -83,8 +84,11 @@ def values_of(array: Any) -> list[Any]:
     if types.is_temporal(kind) and not types.is_interval(kind):
         if types.is_duration(kind):
             return array.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
-        text = array.cast(pa.string()).to_pylist()
-        return [value and value.replace(" ", "T") for value in text]
+        zone = ""
+        if types.is_timestamp(kind) and kind.tz is not None:  # no data of time zones is needed
+            array, zone = array.cast(pa.int64()).cast(pa.timestamp(kind.unit)), "Z"
+        texts = array.cast(pa.string()).to_pylist()
+        return [value and value.replace(" ", "T") + zone for value in texts]
     if types.is_decimal(kind):
         array = array.cast(pa.string())
     values = array.to_pylist()
@@ -155,7 +159,8 @@ def _in_csv(kind: Any) -> Any:
     """The type that a column has in CSV: text where Arrow writes none."""
     types = pa.types
     written = (types.is_nested, types.is_binary, types.is_duration, types.is_interval)
-    return pa.string() if any(is_type(kind) for is_type in written) else kind
+    zoned = types.is_timestamp(kind) and kind.tz is not None
+    return pa.string() if zoned or any(is_type(kind) for is_type in written) else kind
 
 
 def _as_text(batch: Any, schema: pa.Schema) -> Any:
