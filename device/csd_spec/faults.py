@@ -79,6 +79,8 @@ class FaultKind(IntEnum):
     FINISH_RECOMMENDED = 10
     """The drive recommends to finish zones that are open or closed, as long as the fault is
     there."""
+    PROGRAM_FAILURE = 11
+    """Programs of the modelled flash fail, as many as `times` of the next."""
 
 
 COMMAND_KINDS = frozenset({FaultKind.STATUS, FaultKind.DELAY, FaultKind.LOST})
@@ -160,6 +162,8 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
             raise DescriptorError("Admin commands have no blocks")
         if self.kind in LASTING and (self.times or self.after):
             raise DescriptorError("a fault of this kind lasts until it is cleared")
+        if self.kind is FaultKind.PROGRAM_FAILURE and (self.after or not self.times):
+            raise DescriptorError("so many of the next programs fail, and none is skipped")
         if FaultFlags.AT_ONCE in self.flags and (self.after or self.times != 1):
             raise DescriptorError("the APU dies now once")
         if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:

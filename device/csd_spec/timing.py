@@ -94,7 +94,9 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     """Pages of the host that could not be read when they were to be relocated."""
     slc: U32 = 0
     """Superblocks in SLC mode."""
-    read_hits: Annotated[U64, At(304)] = 0
+    grown_bad: U32 = 0
+    """Superblocks of which a program has failed."""
+    read_hits: U64 = 0
     """Reads of pages on flash that the read cache had, and those that it had not."""
     read_misses: U64 = 0
 

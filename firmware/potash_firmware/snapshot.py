@@ -219,6 +219,7 @@ class FlashWear(TypedDict):
     free: Annotated[Count, "Number of superblocks that are erased."]
     retired: Annotated[Count, "Number of superblocks at the end of their life."]
     erases: Annotated[EraseCounts, "The superblocks' erase counts."]
+    grown_bad: Annotated[Count, "Number of superblocks of which a program has failed."]
 
 
 class Stops(TypedDict):

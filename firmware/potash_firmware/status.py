@@ -220,6 +220,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
                 p99=log.erases_p99,
                 most=log.erases_most,
             ),
+            grown_bad=log.grown_bad,
         ),
         stops=reported.StopsByCause(
             jobs=_stops(None if holding is None else holding.jobs),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from csd_spec.faults import Fault, FaultFlags
+from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash import configuration, toml_kinds
 from potash.configuration import Configuration
 from potash.files import about
@@ -111,6 +111,9 @@ def _overridden(config: Configuration, overrides: dict[str, dict[str, Any]]) -> 
                 flag = toml_kinds.keys(config.time)[name].flags.partition("/")[0]
                 raise click.UsageError(f"{flag} is for --time {MODELLED}")
     faults = _faults(config.device.faults, config.device.fault_files)
+    of_flash = [fault for fault in faults if fault.kind is FaultKind.PROGRAM_FAILURE]
+    if of_flash and config.time.mode != MODELLED:
+        raise PotashError(f"{describe(of_flash[0])!r} is for --time {MODELLED}")
     return replace(config, device=replace(config.device, faults=faults, fault_files=()))
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from csd_spec.faults import Fault, FaultKind
+from nvme_spec.status import NvmeError
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
@@ -269,6 +271,18 @@ def test_a_worn_drive_refuses_writes_and_is_read() -> None:
         assert list(completions(host, queue)) == [2]
         host.command(host.admin, 0x02, nsid=ALL, cdws=(127 << 16 | 2,))
         assert host.data(1)[0] & 1 << 3, "media are read-only"
+
+
+def test_a_fault_has_programs_fail(host: Host, queue: Queue) -> None:
+    fault = Fault(FaultKind.PROGRAM_FAILURE, times=2)
+    controller = host.rpu.controller
+    assert controller.faults.add(fault) == 1
+    send(host, queue, WRITE, 1, 0, 0, FUA | 7)
+    completions(host, queue)
+    assert controller.faults.listed() == [fault._replace(identifier=1, triggered=2)]
+    assert controller.timing is not None and controller.timing.log().grown_bad == 2
+    with Host() as other, pytest.raises(NvmeError, match="modelled time"):
+        other.rpu.controller.faults.add(fault)
 
 
 def test_blocks_with_too_many_bit_errors_cannot_be_read() -> None:

@@ -1,22 +1,28 @@
-"""Factory-bad blocks of a modelled drive, and blocks that wear out sooner or later."""
+"""Bad blocks of a modelled drive: from the factory, grown bad, and worn out."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 from itertools import count
 from math import comb
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from potash_device.flash.blocks import endurance, most_bad
 from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_device.flash.profiles import PROFILES
 from potash_device.flash.scaling import equipped, scaled
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.policies import PolicyError
 from potash_firmware.ftl.requests import REQUEST, WORN, Op
+from potash_firmware.ftl.saving import load, save
 from potash_firmware.ftl.state import IS_RETIRED
-from support.drive_time import problems
+from support.drive_time import policies, problems, profiles, requests
 
 PLAIN = Profile(
     channels=2,
@@ -110,3 +116,108 @@ def test_deallocation_takes_time_by_the_page() -> None:
     drive = Drive(replace(PLAIN, trim_page_ns=7, other_command_ns=100))
     assert drive.submit(0, Op.TRIM, 0, 64) == 100 + 64 * 7
     assert drive.submit(1000, Op.FLUSH) == 1100
+
+
+# Programs that fail.
+
+
+def test_data_of_a_program_that_fails_are_programmed_elsewhere() -> None:
+    drive = Drive(replace(PLAIN, cycles=0))
+    drive.submit(0, Op.WRITE, 0, 10, fua=True)  # a superblock has 16 pages
+    now, spare = 10**9, drive.wear.available_spare
+    drive.fail_programs(1)
+    # Link, bus and program; then bus and program again, of the first unit of the next superblock.
+    assert drive.submit(now, Op.WRITE, 10, 1, fua=True) == now + 10 + 2 * (100 + 5000)
+    bad = 0
+    assert drive.state.flash.bad.tolist() == [1] + 99 * [0]
+    assert drive.state.places[10] // 16 == 1
+    assert problems(drive.profile, drive.state) == []
+    # A page of the bad superblock is relocated with each request, and then it is retired.
+    for page in range(11):
+        assert drive.good == 100 and drive.wear.retired == 0
+        now += 10**9
+        drive.submit(now, Op.READ, page, 1)
+    assert drive.good == 99 and drive.state.status[bad] == IS_RETIRED
+    assert drive.wear.grown_bad == drive.wear.retired == 1
+    assert drive.wear.available_spare < spare
+    counters = drive.counters
+    assert counters.relocated == 10 + 1 and counters.refreshed == 0 and counters.padding == 0
+    assert (counters.erased, counters.programs) == (0, 10 + 2 + 10)
+    assert (drive.state.places[:11] >= 16).all()
+    assert problems(drive.profile, drive.state) == []
+
+
+def test_padding_that_cannot_be_programmed_is_not_programmed_elsewhere() -> None:
+    drive = Drive(replace(PLAIN, zone_superblocks=2, zone_pages=32))
+    zone = drive.profile.frontiers
+    drive.submit(0, Op.WRITE, PLAIN.logical_pages - 32, 5, zone)
+    drive.fail_programs(1)
+    drive.submit(10**9, Op.FINISH, 0, 0, zone)
+    assert drive.counters.padding == 1 and drive.counters.programs == 6
+    assert problems(drive.profile, drive.state) == []
+    drive.submit(2 * 10**9, Op.RESET, 0, 0, zone)
+    assert drive.wear.grown_bad == drive.wear.retired == 1
+
+
+def test_superblocks_grow_bad_at_the_rate_of_the_profile() -> None:
+    """Whether they have is known from their erases alone, as each is programmed in order."""
+    profile = replace(PLAIN, blocks=400, cycles=0, program_failures=500, seed=7)
+    drive, random = Drive(profile), np.random.default_rng(1)
+    pages = profile.logical_pages
+    every = np.zeros(60_000, REQUEST)
+    every["op"], every["count"] = Op.WRITE, 1
+    every["first"] = np.r_[np.arange(pages), random.integers(0, pages, 60_000 - pages)]
+    assert (drive.run(every) != WORN).all()
+    flash = drive.state.flash
+    units = profile.superblock_pages // profile.unit_pages
+    bad = flash.bad == 1
+    # A failure is put off while there is no free superblock beyond the reserve.
+    assert (flash.erases[bad] * units + units > flash.failing[bad]).all()
+    assert (flash.erases[~bad] * units <= flash.failing[~bad] + units).all()
+    expected = drive.counters.programs * 500 / 1_000_000
+    assert bad.sum() == pytest.approx(expected, abs=3 * expected**0.5)
+    assert (drive.state.places[:pages] >= 0).all(), "nothing is lost"
+    assert problems(profile, drive.state) == []
+    file = BytesIO()
+    drive.rest()
+    save(drive, file)
+    file.seek(0)
+    copy = load(file)
+    assert copy.wear == drive.wear and problems(profile, copy.state) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(profiles(), st.integers(1000, 200_000), st.integers(0, 1 << 20))
+def test_random_drives_lose_nothing_as_programs_fail(
+    profile: Profile, rate: int, seed: int
+) -> None:
+    profile = replace(profile, program_failures=rate, reclaim_groups=1, blocks=profile.blocks + 4)
+    drive, kept = Drive(profile, policies(seed)), set[int]()
+    asked = requests(profile, 400, seed)
+    try:
+        completions = drive.run(asked)
+    except PolicyError as error:
+        assert "frees nothing" in str(error)
+        return
+    assert problems(profile, drive.state) == []
+    retired = drive.state.flash.erases >= drive.state.flash.endurance
+    gone = drive.state.status == IS_RETIRED
+    assert (gone <= (retired | (drive.state.flash.bad == 1))).all()
+    if (completions == WORN).any() or (asked["op"] == Op.RESET).any():
+        return
+    for _, op, first, pages, _, _ in asked.tolist():
+        if op == Op.WRITE:
+            kept |= set(range(first, first + pages))
+        elif op == Op.TRIM:
+            kept -= set(range(first, first + pages))
+        elif op == Op.FORMAT:
+            kept.clear()
+    assert set(np.flatnonzero(drive.state.places[: profile.logical_pages] >= 0).tolist()) == kept
+
+
+def test_programs_do_not_fail_with_reclaim_groups() -> None:
+    grouped = replace(PLAIN, width=2, reclaim_groups=2, streams=2)
+    with pytest.raises(ProfileError, match="program_failures"):
+        replace(grouped, program_failures=1)
+    with pytest.raises(FtlError, match="reclaim_groups"):
+        Drive(grouped).fail_programs(1)

@@ -147,7 +147,7 @@ def test_a_file_of_version_1_0_is_loaded_as_it_was(written: Drive) -> None:
     file = io.BytesIO()
     save(written, file, Held(((1, 0, 7), (2, 7, 9))))
     arrays: dict[str, Any] = dict(np.load(io.BytesIO(file.getvalue())))
-    for later in ("zone", "mode", "born", "reads", "handles", "zones"):
+    for later in ("zone", "mode", "born", "reads", "handles", "bad", "zones"):
         del arrays[later]
     for name in ("open", "filled"):  # of one stream, the mapping, and relocated pages
         arrays[name] = arrays[name][:3]

@@ -73,13 +73,20 @@ def program(f: FlashState, block: Number, unit: Number, ready: Number) -> Number
     return done
 
 
+@inlined
+def has_failed(f: FlashState, block: Number, unit: Number) -> Flag:
+    """True where the program of a unit has made a superblock grow bad."""
+    units = f.settings[state.SUPERBLOCK] // f.settings[state.UNIT_PAGES]
+    return f.erases[block] * units + unit >= f.failing[block]
+
+
 @compiled
 def erase(f: FlashState, block: Number, ready: Number) -> None:
     """Erase a superblock, after all else that its dies do; `erased` has the time of the end. Its
-    cells may then get another mode."""
+    cells may then get another mode. A bad one is not erased, but given up."""
     settings = f.settings
     duration = settings[state.SLC_ERASE if f.mode[block] == state.SLC else state.ERASE_NS]
-    for unit in range(settings[state.GROUP_DIES]):
+    for unit in range(settings[state.GROUP_DIES] * (1 - f.bad[block])):
         die = die_of(f, block, unit)
         end = occupy(f, die, max(ready, f.last[die]), duration)
         f.erased[block] = max(f.erased[block], end)
@@ -88,5 +95,5 @@ def erase(f: FlashState, block: Number, ready: Number) -> None:
     f.mode[block] = state.NATIVE
     f.born[block] = state.NEVER
     f.reads[block] = 0
-    f.erases[block] += 1
-    f.counters[state.ERASED] += 1
+    f.erases[block] += 1 - f.bad[block]
+    f.counters[state.ERASED] += 1 - f.bad[block]

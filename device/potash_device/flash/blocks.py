@@ -1,9 +1,10 @@
-"""Bad blocks of flash: those that a die has from the factory, and when others wear out.
+"""Bad blocks of flash: those that a die has from the factory, and when others fail or wear out.
 
 A die uses good blocks in the place of its bad ones, so each group of dies has as many superblocks
 as the die with the most bad blocks has good ones.
 """
 
+import math
 from functools import cache
 from random import Random
 
@@ -32,3 +33,12 @@ def endurance(superblocks: int, cycles: int, spread: int, seed: int) -> list[int
     draw = Random(seed)
     each = (draw.randint(-spread, spread) for _ in range(superblocks))
     return [max(1, cycles + cycles * part // 1000) for part in each]
+
+
+def failures(superblocks: int, rate: int, seed: int) -> list[float]:
+    """The programs that each superblock has in its life before one fails, where a program fails
+    with a probability of so many millionths."""
+    if not rate:
+        return [math.inf] * superblocks
+    draw, succeeds = Random(~seed), max(1 - rate / 1_000_000, math.ulp(0))
+    return [math.log(1 - draw.random()) // math.log(succeeds) for _ in range(superblocks)]

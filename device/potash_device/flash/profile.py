@@ -150,6 +150,8 @@ class Profile:
     """Thousandths of `cycles` by which those of a superblock are more or less at most."""
     bad_blocks: Annotated[int, Range(0, 500)] = 0
     """Thousandths of the blocks that are bad from the factory, on average."""
+    program_failures: Annotated[int, Range(0, 1_000_000)] = 0
+    """Millionths of the programs that fail, by which a superblock grows bad."""
     seed: Number = 0
     """Seed of what is random about blocks."""
     width: Number = 0
@@ -222,11 +224,11 @@ class Profile:
                 f"reclaim_groups is {self.reclaim_groups}; it must divide the {self.streams} "
                 f"streams, and the {self.groups} groups of dies that follow from width"
             )
-        others = self.zone_superblocks, self.slc, self.mapping_cache, self.refresh_s
-        if self.reclaim_groups > 1 and any((*others, self.reclaim_reads)):
+        others = self.zone_superblocks, self.slc, self.mapping_cache, self.program_failures
+        if self.reclaim_groups > 1 and any((*others, self.refresh_s, self.reclaim_reads)):
             raise ProfileError(
-                "with reclaim_groups there can be no zones, slc, mapping_cache, refresh_s or "
-                "reclaim_reads"
+                "with reclaim_groups there can be no zones, slc, mapping_cache, program_failures, "
+                "refresh_s or reclaim_reads"
             )
         if self.mapping_cache and self.reserve < LEAST_CACHED_RESERVE:
             raise ProfileError(

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from potash_device.flash.blocks import endurance
+from potash_device.flash.blocks import endurance, failures
 from potash_device.flash.profile import Profile
 
 SETTINGS = (
@@ -60,6 +60,10 @@ class FlashState(NamedTuple):
     erases: Any
     endurance: Any
     """The erases with which each superblock is worn out."""
+    failing: Any
+    """The programs in the life of each superblock before one fails."""
+    bad: Any
+    """1 for superblocks of which a program has failed."""
     erased: Any
     """The time at which each superblock is erased."""
     last: Any
@@ -102,6 +106,10 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
         programmed=array(p.superblocks * (p.superblock_pages // p.unit_pages), value=NEVER),
         erases=array(p.superblocks),
         endurance=np.array(worn_at, np.int64),
+        failing=np.minimum(failures(p.superblocks, p.program_failures, p.seed), 1 << 62).astype(
+            np.int64
+        ),
+        bad=array(p.superblocks),
         erased=array(p.superblocks),
         last=array(p.total_dies),
         reads_done=array(p.total_dies),

@@ -241,6 +241,10 @@ class PythonFtl(ABC):
     def prepare(self) -> None:  # noqa: B027 - a subclass may have something to compile
         """Nothing is compiled."""
 
+    def fail_programs(self, count: int) -> None:
+        """Raises FtlError."""
+        raise FtlError("programs fail with the FTL page alone")
+
     def rest(self) -> None:
         """Let the drive become idle, and set its clock and counters to 0."""
         self.flash.rest()

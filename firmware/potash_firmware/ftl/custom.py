@@ -197,6 +197,10 @@ class CustomFtl:
         except (ValueError, RuntimeError) as error:
             raise FtlError(f"{self.name}: {file}, line {line}: {error}") from None
 
+    def fail_programs(self, count: int) -> None:
+        """Raises FtlError."""
+        raise FtlError("programs fail with the FTL page alone")
+
     def rest(self) -> None:
         """See `Ftl`. Raises FtlError."""
         self._optional("rest")

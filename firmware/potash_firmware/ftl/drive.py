@@ -31,6 +31,7 @@ from potash_firmware.ftl.state import (
     BEGUN,
     CHECK,
     CURSOR,
+    FAILING,
     FREE,
     GOOD,
     IS_CLOSED,
@@ -109,7 +110,8 @@ class Drive:
         """The drive's wear for SMART; faster than `report`, as is `spread`."""
         registers, erases = self.state.registers, int(self.state.flash.erases.sum())
         found = wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
-        return found._replace(slc=int(registers[SLC_USED]))
+        bad = int(self.state.flash.bad.sum())
+        return found._replace(slc=int(registers[SLC_USED]), grown_bad=bad)
 
     @property
     def spread(self) -> Spread:
@@ -139,6 +141,13 @@ class Drive:
     def unreadable(self) -> int:
         """A page that the last request could not read, or -1."""
         return int(self.state.registers[UNREADABLE])
+
+    def fail_programs(self, count: int) -> None:
+        """Have so many of the next programs fail, by each of which a superblock grows bad. Raises
+        FtlError for a drive with reclaim groups."""
+        if self.profile.reclaim_groups > 1:
+            raise FtlError("programs of a drive with reclaim_groups do not fail")
+        self.state.registers[FAILING] += count
 
     def age(self, duration: int) -> None:
         """Let the data of an idle drive become older by so many nanoseconds."""
@@ -227,7 +236,7 @@ class Drive:
         words = self._words
         if words is None:
             words = self._words = np.zeros(WORDS, np.int64)
-            keep(self.state, words)
+            keep(self.state._replace(address=words.ctypes.data))
         index = run(words, rows, completions, flying, 0)
         if index < len(rows):
             self._serve_by_policies(words, rows, completions, flying, index)

@@ -2,8 +2,8 @@
 
 from potash_device.flash import array
 from potash_device.flash import state as flash
-from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
-from potash_firmware.ftl import reclaim, state
+from potash_device.vta.fast.compiling import Flag, Number, inlined, outlined
+from potash_firmware.ftl import native, reclaim, state
 from potash_firmware.ftl.buffer import push
 from potash_firmware.ftl.state import DriveState
 
@@ -13,7 +13,7 @@ def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Numbe
     """Give a page its place; when the unit is programmed that it fills, else 0."""
     shape = s.flash.settings
     if s.open[frontier] < 0:
-        open_superblock(s, frontier)
+        open_superblock(s.address, frontier)
     block = s.open[frontier]
     invalidate(s, page)
     where = block * shape[flash.SUPERBLOCK] + s.filled[frontier]
@@ -22,16 +22,17 @@ def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Numbe
     s.valid[block] += 1
     s.filled[frontier] += 1
     s.ready[frontier] = max(s.ready[frontier], ready)
-    return 0 if s.filled[frontier] % shape[flash.UNIT_PAGES] else program(s, frontier, True)
+    return 0 if s.filled[frontier] % shape[flash.UNIT_PAGES] else program(s.address, frontier, True)
 
 
-@compiled
-def open_superblock(s: DriveState, frontier: Number) -> None:
+@outlined
+def open_superblock(address: Number, frontier: Number) -> None:
     """The least erased free one; for relocated pages the most erased.
 
     That of a zone is on the dies of its group, while there is such a one. That of a stream is in
     SLC mode, while the cache has room.
     """
+    s = native.loaded(address)
     r, settings, shape = s.registers, s.settings, s.flash.settings
     zone, chosen, best = frontier - settings[state.FRONTIERS], -1, False
     cold = zone < 0 and frontier > settings[state.STREAMS]
@@ -60,14 +61,17 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
     s.filled[frontier] = s.ready[frontier] = 0
 
 
-@compiled
-def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
+@outlined
+def program(address: Number, frontier: Number, buffered: Flag) -> Number:
     """Program the last unit of those filled, which the host's data wait for in the write buffer, if
     `buffered`; when it is done."""
+    s = native.loaded(address)
     r, settings, shape = s.registers, s.settings, s.flash.settings
-    block = s.open[frontier]
-    unit = s.filled[frontier] // shape[flash.UNIT_PAGES] - 1
-    done = array.program(s.flash, block, unit, s.ready[frontier])
+    while True:
+        block, unit = s.open[frontier], s.filled[frontier] // shape[flash.UNIT_PAGES] - 1
+        done = array.program(s.flash, block, unit, s.ready[frontier])
+        if not fails(s, block, unit) or not rewrite(address, frontier, done):
+            break
     s.ready[frontier] = 0
     if frontier < settings[state.STREAMS] or frontier >= settings[state.FRONTIERS]:
         r[state.WRITTEN] = max(r[state.WRITTEN], done)
@@ -75,9 +79,57 @@ def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
         if settings[state.BUFFER] and buffered and not own:
             push(s, done)
     slc = s.flash.mode[block] == flash.SLC
-    if s.filled[frontier] == shape[flash.SLC_PAGES if slc else flash.SUPERBLOCK]:
+    if (
+        s.open[frontier] >= 0
+        and s.filled[frontier] == shape[flash.SLC_PAGES if slc else flash.SUPERBLOCK]
+    ):
         close(s, frontier)
     return done
+
+
+@inlined
+def fails(s: DriveState, block: Number, unit: Number) -> Flag:
+    """True where the program of a unit fails. It does not where another superblock for its data is
+    kept for collection; a later one does then."""
+    r = s.registers
+    if r[state.FAILING] <= 0 and not array.has_failed(s.flash, block, unit):
+        return False
+    if r[state.FREE] <= s.settings[state.RESERVE]:
+        return False
+    r[state.FAILING] -= r[state.FAILING] > 0
+    return True
+
+
+@outlined
+def rewrite(address: Number, frontier: Number, ready: Number) -> Flag:
+    """Fill no more of a superblock whose program failed at `ready`, and have its last unit be the
+    first of another, which is to be programmed; False where it has no data."""
+    s = native.loaded(address)
+    r, shape, old = s.registers, s.flash.settings, s.open[frontier]
+    size, moved = shape[flash.UNIT_PAGES], 0
+    first = old * shape[flash.SUPERBLOCK] + s.filled[frontier] - size
+    s.flash.bad[old] = 1
+    r[state.FAILED] += 1
+    r[state.CHECK] = 0
+    close(s, frontier)
+    s.before[frontier] = -1
+    for where in range(first, first + size):
+        moved += s.owners[where] >= 0
+    if not moved:
+        return False
+    open_superblock(address, frontier)
+    to = s.open[frontier] * shape[flash.SUPERBLOCK]
+    for index in range(size):
+        page = s.owners[first + index]
+        if page >= 0:
+            s.places[page], s.owners[to + index] = to + index, page
+            s.owners[first + index] = -1
+    s.valid[old] -= moved
+    s.valid[s.open[frontier]] = moved
+    s.filled[frontier], s.ready[frontier] = size, ready
+    s.counters[state.RELOCATED] += moved
+    s.counters[state.PADDING] += size - moved
+    return True
 
 
 @inlined
@@ -96,9 +148,10 @@ def close(s: DriveState, frontier: Number) -> None:
         r[state.SLC_FULL if slc else state.CLOSED] += 1
 
 
-@compiled
-def pad(s: DriveState, stream: Number, ready: Number) -> Number:
+@outlined
+def pad(address: Number, stream: Number, ready: Number) -> Number:
     """Program a stream's unit that is not full; when that is done, 0 if there is none."""
+    s = native.loaded(address)
     size = s.flash.settings[flash.UNIT_PAGES]
     padding = (size - s.filled[stream] % size) % size
     if s.open[stream] < 0 or not padding:
@@ -109,7 +162,7 @@ def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     s.stream_counters[stream, state.PADDED] += padding
     if s.settings[state.BUFFER]:
         s.registers[state.BUFFERED] += padding
-    return program(s, stream, True)
+    return program(address, stream, True)
 
 
 @inlined
@@ -122,14 +175,16 @@ def invalidate(s: DriveState, page: Number) -> None:
         s.places[page] = -1
 
 
-@compiled
-def erase(s: DriveState, block: Number, ready: Number) -> None:
+@outlined
+def erase(address: Number, block: Number, ready: Number) -> None:
+    s = native.loaded(address)
     r, settings = s.registers, s.settings
     r[state.SLC_USED] -= s.flash.mode[block] == flash.SLC
     array.erase(s.flash, block, ready)
     r[state.CLOSED] -= s.status[block] == state.IS_CLOSED
     r[state.SLC_FULL] -= s.status[block] == state.IS_CACHED
-    if s.flash.erases[block] >= s.flash.endurance[block]:
+    r[state.FAILED] -= s.flash.bad[block]
+    if s.flash.bad[block] or s.flash.erases[block] >= s.flash.endurance[block]:
         s.status[block] = state.IS_RETIRED
         r[state.GOOD] -= 1
         r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_SUPERBLOCKS]

@@ -153,5 +153,9 @@ class Ftl(Protocol):
         the requests' times are set.
         """
 
+    def fail_programs(self, count: int) -> None:
+        """Have so many of the next programs fail, by each of which a superblock grows bad. Raises
+        FtlError where that is not modelled."""
+
     def rest(self) -> None:
         """Let the drive become idle, and set its clock and counters to 0."""

@@ -60,6 +60,7 @@ class Wear(NamedTuple):
     free: Annotated[Count, "Number of superblocks that are erased and not open."]
     retired: Annotated[Count, "Number of superblocks that are retired."]
     slc: Annotated[Count, "Number of superblocks that are in SLC mode."] = 0
+    grown_bad: Annotated[Count, "Number of superblocks of which a program has failed."] = 0
 
 
 class DriveReport(NamedTuple):

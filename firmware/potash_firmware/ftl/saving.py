@@ -32,7 +32,7 @@ from potash_firmware.ftl.policies import Policies, PolicyError
 log = logging.getLogger(__name__)
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
-LATER = ("zone", "mode", "born", "reads", "handles")
+LATER = ("zone", "mode", "born", "reads", "handles", "bad")
 """Arrays that files of version 1.0 lack: they are those of an empty drive."""
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
@@ -250,6 +250,8 @@ def _check(drive: Drive) -> None:
         or min(s.flash.erases.min(), s.closed_at.min(), s.flash.reads.min()) < 0
         or max(s.flash.erases.max(), s.closed_at.max(), s.flash.reads.max()) > LARGEST_COUNT
         or s.flash.born.min() < -LARGEST_AGE
+        or not np.isin(s.flash.bad, (0, 1)).all()
+        or (s.flash.bad.astype(bool) & np.isin(s.status, (state.IS_FREE, state.IS_OPEN))).any()
         # Only where superblocks have retired, none is left free: the drive is worn out then.
         or not np.isin(s.status, (state.IS_FREE, state.IS_RETIRED)).any()
     ):
@@ -349,6 +351,7 @@ def _complete(drive: Drive) -> None:
     r[state.SLC_USED] = (s.flash.mode == SLC).sum()
     r[state.SLC_FULL] = (s.status == state.IS_CACHED).sum()
     r[state.GOOD] = profile.superblocks - (s.status == state.IS_RETIRED).sum()
+    r[state.FAILED] = (s.flash.bad.astype(bool) & (s.status != state.IS_RETIRED)).sum()
     r[state.WORN_OUT] = r[state.GOOD] < profile.least_superblocks or not r[state.FREE]
     r[state.FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:

@@ -34,18 +34,19 @@ REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES = range(8, 12)
 WRITTEN_BY_HOST, MOVED_BY_DRIVE, PADDED = range(3)
 """Columns of the counters of streams."""
 
-REGISTERS = 30
+REGISTERS = 32
 (FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
 (CACHED, HAND, BEGUN, STEP, READY, END, PROGRAMMED) = range(10, 17)
 (GROUP, GROUP_LAST, GROUP_READY, ADMITTED) = range(17, 21)
 (SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE, TARGET) = range(21, 28)
-READ_CACHED, READ_HAND = range(28, 30)
+READ_CACHED, READ_HAND, FAILED, FAILING = range(28, 32)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
 superblocks in SLC mode, those of them that are full, the superblock that is folded or refreshed,
 and where that is; when a superblock may have to be refreshed; a page that the last request could
-not read, or -1; the reclaim group that is written to; pages in the read cache, and its hand."""
+not read, or -1; the reclaim group that is written to; pages in the read cache, and its
+hand; superblocks that have grown bad and are not retired yet; programs that are to fail next."""
 
 ENTRY, LOADED, DIRTY, USED = range(4)
 """Columns of a cache: the page, or -1; when it was loaded; whether it has to be written, and was
@@ -100,6 +101,8 @@ class DriveState(NamedTuple):
     counters: Any
     stream_counters: Any
     """Pages of each stream: written by the host, relocated, and padding."""
+    address: int = 0
+    """The address at which compiled code finds it (`native`)."""
 
 
 def new_state(profile: Profile, order: list[int]) -> DriveState:

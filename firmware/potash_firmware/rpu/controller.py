@@ -103,7 +103,12 @@ class Controller:
                 nsid, offset // namespaces.blocks[nsid].block_size
             )
         self.faults = Faults(
-            settings.faults, namespaces, self.deadlines, apu.kill, self._lasting_faults
+            settings.faults,
+            namespaces,
+            self.deadlines,
+            apu.kill,
+            self._lasting_faults,
+            times.fail_programs,
         )
         self.placement = (
             Placement(settings.placement, self.timing, board.sidecar, namespaces)

@@ -116,6 +116,7 @@ class Faults:
         deadlines: the timers for delays.
         end_apu: ends the application processor immediately.
         lasting: called with the faults that last until they are cleared.
+        fail_programs: has so many of the next programs of the flash fail. Raises NvmeError.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Faults:
         deadlines: Deadlines,
         end_apu: Callable[[], None],
         lasting: Callable[[list[Fault]], None],
+        fail_programs: Callable[[int], None],
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
         """Faults that an I/O command may trigger; the fast path is off while there are any."""
@@ -135,6 +137,7 @@ class Faults:
         self._deadlines = deadlines
         self._end_apu = end_apu
         self._lasting = lasting
+        self._fail_programs = fail_programs
         self._kept: dict[int, _Armed] = {}
         self._last = 0
         # The media executor's threads ask, too, and a trigger may be the last of a fault.
@@ -145,14 +148,19 @@ class Faults:
     # Listing, arming and clearing.
 
     def add(self, fault: Fault) -> int:
-        """Arm a fault; the identifier that it gets. Raises NvmeError when there are too many."""
+        """Arm a fault; the identifier that it gets. Raises NvmeError when there are too many, and
+        for one of flash that has none."""
         with self._lock:
             if len(self._kept) >= MOST_FAULTS and not self._forget_one_spent():
                 raise NvmeError(Status.CAPACITY_EXCEEDED, f"there are {MOST_FAULTS} faults already")
+            of_flash = fault.kind is FaultKind.PROGRAM_FAILURE
+            if of_flash:
+                self._fail_programs(fault.times)
             self._last = self._last % 0xFFFF + 1
             while self._last in self._kept:
                 self._last = self._last % 0xFFFF + 1
-            armed = _Armed(fault._replace(identifier=self._last, triggered=0))
+            triggered = fault.times if of_flash else 0
+            armed = _Armed(fault._replace(identifier=self._last, triggered=triggered))
             self._kept[self._last] = armed
             self.arrange()
         at_once = fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags

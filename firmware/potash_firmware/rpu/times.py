@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.flash.scaling import ZoneShape
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
@@ -56,6 +57,12 @@ class Times:
             self.job_time = JobTime(
                 timing, self.scheduler, apu, settings.compute.units, partial(_scheduler, settings)
             )
+
+    def fail_programs(self, count: int) -> None:
+        """Have so many of the next programs of the modelled flash fail. Raises NvmeError."""
+        if self.timing is None:
+            raise NvmeError(Status.INVALID_FIELD, "programs fail with modelled time alone")
+        self.timing.fail_programs(count)
 
 
 def _scheduler(settings: RpuSettings) -> UnitScheduler:

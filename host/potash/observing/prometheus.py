@@ -68,6 +68,7 @@ METRICS = {
     "available_spare": "Available Spare, as in SMART.",
     "superblocks": "Superblocks, by state.",
     "superblock_erases": "Quantiles of the superblocks' erase counts.",
+    "grown_bad_superblocks": "Superblocks of which a program has failed.",
     "slc_superblocks": "Superblocks in SLC mode.",
     "folded_pages_total": "Pages of 4 KiB relocated from the SLC cache.",
     "flash_read_retries_total": "Retries of reads of the flash.",
@@ -186,6 +187,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
             yield Sample(metric, {label: key}, value)
     yield Sample("percentage_used", {}, wear["percentage_used"])
     yield Sample("available_spare", {}, wear["available_spare"])
+    yield Sample("grown_bad_superblocks", {}, wear["grown_bad"])
     yield Sample("slc_superblocks", {}, given["slc"]["superblocks"])
     yield Sample("folded_pages_total", {}, given["slc"]["folded"])
     errors = given["errors"]

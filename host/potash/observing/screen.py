@@ -148,6 +148,7 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         f"wear: {wear['percentage_used']} % used, {wear['available_spare']} % spare, erases"
         f" {wear['erases']['least']} to {wear['erases']['most']}, {wear['free']} of"
         f" {wear['superblocks']} superblocks free"
+        + (f", {wear['grown_bad']} grown bad" if wear["grown_bad"] else "")
     )
     if any(found["slc"].values()):
         superblocks, folded = found["slc"]["superblocks"], found["slc"]["folded"]

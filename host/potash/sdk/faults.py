@@ -16,8 +16,9 @@ A line is the fault's kind, and words for the rest:
     apu                         [at=now|start|job]
     zone reset|finish           [nsid=N] [lba=...]
     reachability
+    flash program               [count=N]
 
-each but the last two with [count=N] [after=N]. A device that was not started with `potash serve
+each but the last three with [count=N] [after=N]. A device that was not started with `potash serve
 --allow-faults` refuses them: CommandFailed (Invalid Command Opcode). The commands are an extension;
 `csd_spec.faults` has their layouts.
 """
@@ -65,13 +66,18 @@ _ACCESSES = {
     "any": FaultFlags.READS | FaultFlags.WRITES,
 }
 _ADVICE = {"reset": FaultKind.RESET_RECOMMENDED, "finish": FaultKind.FINISH_RECOMMENDED}
+_OPERATIONS = {"program": FaultKind.PROGRAM_FAILURE}
 _MOMENTS = {"now": FaultFlags.AT_ONCE, "start": FaultFlags.AT_START, "job": FaultFlags(0)}
 _STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
 _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""
 
-_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1, "zone": 2, "reachability": 1}
+_HEADS = dict.fromkeys(("io", "admin", "media", "zone", "flash"), 2)
+_HEADS |= dict.fromkeys(("interrupt", "apu", "reachability"), 1)
 """Words that name each kind of fault."""
+
+_ONCE = (FaultKind.APU_DEATH, FaultKind.PROGRAM_FAILURE)
+"""Kinds that are triggered once by default."""
 
 _BARE = frozenset({"lost", "dnr"})
 """Words without a value."""
@@ -157,7 +163,7 @@ def describe(fault: Fault) -> str:
         words.append(f"nsid={fault.nsid}")
     if fault.blocks:
         words.append(f"lba={fault.lba}..{fault.lba + fault.blocks - 1}")
-    if fault.times != (1 if fault.kind is FaultKind.APU_DEATH else 0):
+    if fault.times != (1 if fault.kind in _ONCE else 0):
         words.append(f"count={fault.times}")
     if fault.after:
         words.append(f"after={fault.after}")
@@ -169,16 +175,18 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
     what = head[0] if head else ""
     if len(head) != _HEADS.get(what, -1):
         raise ValueError(
-            "it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt, apu, zone ACTION or "
-            "reachability"
+            "it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt, apu, zone ACTION, "
+            "reachability or flash program"
         )
-    times = _number(rest, "count", 1 if what == "apu" else 0)
+    times = _number(rest, "count", 1 if what in ("apu", "flash") else 0)
     made = partial(Fault, times=times, after=_number(rest, "after", 0))
     match what:
         case "apu":
             return made(FaultKind.APU_DEATH, _chosen(_MOMENTS, rest.pop("at", "job"), "a moment"))
         case "reachability":
             return made(FaultKind.UNREACHABLE)
+        case "flash":
+            return made(_chosen(_OPERATIONS, head[1], "an operation that fails"))
         case "interrupt":
             return made(FaultKind.INTERRUPT, queue=_number(rest, "vector", ANY))
     nsid = _number(rest, "nsid", 0)
@@ -212,6 +220,8 @@ def _described(fault: Fault) -> Iterable[str]:
             yield f"at={next(name for name, flags in _MOMENTS.items() if flags == known)}"
         case FaultKind.UNREACHABLE:
             yield "reachability"
+        case FaultKind.PROGRAM_FAILURE:
+            yield "flash program"
         case FaultKind.RESET_RECOMMENDED | FaultKind.FINISH_RECOMMENDED:
             yield "zone"
             yield next(name for name, kind in _ADVICE.items() if kind is fault.kind)

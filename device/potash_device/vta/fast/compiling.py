@@ -88,6 +88,12 @@ def inlined(function: _Function) -> _Function:
     return cast(_Function, result)
 
 
+def outlined(function: _Function) -> _Function:
+    """Compile a function that is called, not inlined, as `compiled` ones are into inlined ones."""
+    result: Any = _Part(function, {"forceinline": False})
+    return cast(_Function, result)
+
+
 class _PartLibrary(JITCodeLibrary):
     """LLVM code that is optimised and made executable together with the entry that calls it.
 

@@ -432,6 +432,13 @@ class ModelledTime:
         assert completion == FAILED
         raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
 
+    def fail_programs(self, count: int) -> None:
+        """Have so many of the next programs fail. Raises NvmeError."""
+        try:
+            self.drive.fail_programs(count)
+        except FtlError as error:
+            raise NvmeError(Status.INVALID_FIELD, str(error)) from None
+
     def notice_retired(self) -> None:
         """Report superblocks that requests have retired."""
         if self.drive.good != self._good:

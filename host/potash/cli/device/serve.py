@@ -17,6 +17,7 @@ import click
 
 from csd_spec.reporting import Count, Form, Positive
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.status import NvmeError
 from potash import configuration, options
 from potash.cli.device.extending import loaded
 from potash.cli.device.modelled_time import keep, modelled, require_scheduler, standing
@@ -171,6 +172,8 @@ def _serve(config: configuration.Configuration, settings: DeviceSettings, path: 
             raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
         except ExtensionError as error:
             raise PotashError(str(error)) from None
+        except NvmeError as error:
+            raise PotashError(error.detail) from None
         address = None
         if section.metrics is not None:
             asked = status_socket(str(path))
