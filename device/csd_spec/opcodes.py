@@ -43,6 +43,13 @@ class IoOpcode(IntEnum):
     GRANT_LOCAL_STORAGE = 0x9C
 
 
+class ChainOpcode(IntEnum):
+    """The I/O command of compute namespaces for several executions (extension;
+    `csd_spec.chains`)."""
+
+    EXECUTE_CHAIN = 0xA1
+
+
 class GlobalOperation(IntEnum):
     """CDW12 of Global Accelerator Control."""
 

@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 import potash.sdk
+from csd_spec.chains import ChainRange, ChainStep, StepFlag
 from nvme_spec.commands import Abort
 from nvme_spec.computational import Execute
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import Status
 from potash.sdk import CommandFailed, Device
 from potash.sdk.compute_namespace import ComputeNamespace
+from potash.sdk.errors import InvalidRequest
 from potash.sdk.memory_namespace import Bytes, MemoryNamespace
 from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
+from potash_firmware.bpf.crc32c import crc32c
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from support.compute_programs import SUM, program
 from support.processes import descendants, name
 
@@ -162,6 +166,49 @@ def test_a_program_that_leaves_its_ranges_ends_alone(drive: Drive) -> None:
     assert status_of(drive.begin()) == (Status.INTERNAL_ERROR, True)
     drive.works()
     drive.unload(FIRST)
+
+
+def test_a_chain_hands_the_output_of_a_step_to_the_next(drive: Drive) -> None:
+    """A program filters records, and the next one adds up what is left."""
+    records = struct.pack("<512Q", *range(512))
+    drive.memory.write(PAGE, records)
+    drive.memory.fill(0, PAGE)
+    drive.load(SUM)
+    given, kept = ChainRange(MEMORY, PAGE, PAGE), ChainRange(MEMORY, PAGE, 0)
+    least_to_largest = 500 | 510 << 32
+    for index in (DeviceProgram.FILTER, DeviceProgram.COPY, DeviceProgram.CRC32C):
+        drive.compute.activate(index)
+    steps = [
+        ChainStep(DeviceProgram.FILTER, 0, 8, least_to_largest, (given, kept)),
+        ChainStep(FIRST, ranges=(kept,)),
+    ]
+    assert drive.compute.execute_chain(steps) == sum(range(500, 511))
+    steps = [
+        ChainStep(DeviceProgram.COPY, 0, 1001, 0, (given, kept)),
+        ChainStep(DeviceProgram.CRC32C, StepFlag.PREVIOUS, 7, 0, (kept,)),
+    ]
+    assert drive.compute.execute_chain(steps) == crc32c(records[:1001])
+    drive.unload(FIRST)
+
+
+def test_a_chain_ends_with_the_step_that_fails(drive: Drive) -> None:
+    drive.load(OUTSIDE)
+    drive.memory.fill(0, PAGE)
+    area = ChainRange(MEMORY, PAGE, 0)
+    drive.compute.activate(DeviceProgram.FILL)
+    steps = [
+        ChainStep(DeviceProgram.FILL, 0, 8, 1, (area,)),
+        ChainStep(FIRST, ranges=(area,)),
+        ChainStep(DeviceProgram.FILL, 0, 8, 2, (area,)),
+    ]
+    with pytest.raises(CommandFailed) as caught:
+        drive.compute.execute_chain(steps)
+    assert caught.value.status == Status.INTERNAL_ERROR
+    assert drive.memory.read(0, 8) == struct.pack("<Q", 1), "the third step has not begun"
+    with pytest.raises(InvalidRequest, match="does not fit"):
+        drive.compute.execute_chain([ChainStep(FIRST)] * 17)
+    drive.unload(FIRST)
+    drive.works()
 
 
 def test_two_executions_run_at_once(drive: Drive) -> None:

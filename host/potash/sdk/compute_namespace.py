@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
 
+from csd_spec.chains import ChainError, ChainStep
+from csd_spec.chains import encode as encode_chain
+from csd_spec.opcodes import DWORD_SIZE, ChainOpcode
 from csd_spec.reporting import Count
 from nvme_spec.computational import (
     FIRST_VENDOR_PROGRAM_TYPE,
@@ -239,6 +242,27 @@ class ComputeNamespace(AnyNamespace):
             timeout=timeout,
             **cast(Dwords, fields),
         )
+
+    def execute_chain(self, steps: Sequence[ChainStep], *, timeout: float | None = None) -> int:
+        """Run activated programs one after another; the last one's return value, 64 bits.
+
+        A `csd_spec.chains.ChainStep` has the index of its program, its memory ranges and its
+        parameters. Raises CommandFailed with the status of the first one that fails, after which no
+        other runs, and InvalidRequest for steps that cannot be. Only drives of Potash have this
+        command.
+        """
+        try:
+            sent = encode_chain(steps)
+        except ChainError as error:
+            raise InvalidRequest(str(error)) from None
+        return self.device.io(
+            ChainOpcode.EXECUTE_CHAIN,
+            nsid=self.nsid,
+            csi=CommandSet.COMPUTE,
+            cdw10=len(sent) // DWORD_SIZE,
+            data_out=sent,
+            timeout=timeout,
+        ).result
 
     def _activation(self, index: int, select: ActivationSelect) -> None:
         layout = ProgramActivation(index, select)

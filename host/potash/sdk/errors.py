@@ -121,7 +121,7 @@ def command_name(admin: bool, opcode: int, csi: int = CommandSet.NVM) -> str:
     by_command_set: Mapping[int, tuple[type[IntEnum], ...]] = {
         CommandSet.NVM: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
         CommandSet.MEMORY: (MemoryOpcode,),
-        CommandSet.COMPUTE: (ComputeOpcode,),
+        CommandSet.COMPUTE: (ComputeOpcode, csd_spec.opcodes.ChainOpcode),
     }
     of_admin = (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode)
     for opcodes in of_admin if admin else by_command_set.get(csi, ()):

@@ -1,5 +1,6 @@
 """The I/O commands, by command set."""
 
+from csd_spec.opcodes import ChainOpcode
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.computational import ComputeOpcode
 from nvme_spec.identify.capabilities import CommandSet, Oncs
@@ -61,6 +62,7 @@ MEMORY_COMMANDS = table(
 COMPUTE_COMMANDS = table(
     Row(ComputeOpcode.FLUSH, access.flush, NamespaceUse.ONE),
     Row(ComputeOpcode.EXECUTE_PROGRAM, compute.execute_program, NamespaceUse.ONE, _WRITES),
+    Row(ChainOpcode.EXECUTE_CHAIN, compute.execute_chain, NamespaceUse.ONE, _WRITES),
 )
 """Every command of compute namespaces."""
 

@@ -65,6 +65,12 @@ def execute_program(controller: Controller, command: Command) -> Result:
     return state.runs.execute(command, state.programs, state.sets)
 
 
+def execute_chain(controller: Controller, command: Command) -> Result:
+    """Run programs one after another; what the last one returns is in dwords 0 and 1."""
+    state = _state(controller, command)
+    return state.runs.execute_chain(command, state.programs, state.sets)
+
+
 def program_list(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     """Log page 82h."""
     return computational.encode_program_list(

@@ -10,11 +10,14 @@ Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementer
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from csd_spec import chains
+from csd_spec.opcodes import DWORD_SIZE
 from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.messages import Outcome
@@ -81,8 +84,38 @@ class Runs:
 
     def execute(self, command: Command, programs: Programs, sets: RangeSets) -> Steps:
         """Take an Execute Program command. Raises NvmeError."""
-        ranges: tuple[SharedRange, ...] | None
         run, ranges = self._prepare(command, programs, sets)
+        return (yield from self._carry_out(run, ranges, sets))
+
+    def execute_chain(self, command: Command, programs: Programs, sets: RangeSets) -> Steps:
+        """Take an Execute Chain command. Raises NvmeError."""
+        length = command.entry.cdw10 * DWORD_SIZE
+        check_size(length)
+        try:
+            steps = chains.decode(bytes(self.transfer.receive(command, length)))
+        except chains.ChainError as error:
+            raise NvmeError(Status.INVALID_FIELD, detail=str(error)) from None
+        for step in steps:  # before anything runs
+            programs.runnable(step.program)
+            sets.check_count(len(step.ranges) or 1)
+            sets.resolve(_ranges_of(step))
+        value = 0
+        for number, step in enumerate(steps, 1):
+            cparam1 = value if step.flags & chains.StepFlag.PREVIOUS else step.cparam1
+            parameters, ranges = (cparam1, step.cparam2), _ranges_of(step)
+            program = programs.runnable(step.program)
+            run = ExecuteCommand(command, program, step.program, ranges, None, parameters, 0, 0)
+            try:
+                value = yield from self._carry_out(run, sets.resolve(ranges), sets)
+            except NvmeError as error:
+                detail = f"step {number} of {len(steps)}: {error.detail}"
+                raise NvmeError(error.status, dnr=error.dnr, detail=detail) from None
+        return value
+
+    def _carry_out(
+        self, run: ExecuteCommand, ranges: tuple[SharedRange, ...] | None, sets: RangeSets
+    ) -> Generator[Any, Any, int]:
+        """Run a program, once it is its turn; the value that it returns. Raises NvmeError."""
         if self.job_time is not None:
             overdue = NvmeError(Status.INTERNAL_ERROR, detail="the guest has stood still too long")
             run.timed = self.job_time.arrive(
@@ -102,7 +135,7 @@ class Runs:
                 ranges = sets.resolve(run.ranges)
             data = memoryview(b"")
             if run.length > run.skipped:
-                data = self.transfer.receive(command, run.length)[run.skipped :]
+                data = self.transfer.receive(run.command, run.length)[run.skipped :]
         except BaseException:
             self.release(run)
             raise
@@ -219,3 +252,7 @@ class Runs:
         """True where a command uses a program or a range set."""
         every = (*self.running, *self._waiting)
         return any(what in (run.program, run.range_set) for run in every)
+
+
+def _ranges_of(step: chains.ChainStep) -> tuple[MemoryRange, ...]:
+    return tuple(MemoryRange(area.nsid, area.length, area.start) for area in step.ranges)
