@@ -6,7 +6,8 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -305,6 +306,38 @@ def test_a_worker_that_is_lost_costs_its_job(apu: Board) -> None:
     apu.until_so(lambda: apu.workers(0) not in ([], [worker]))
     _, headers = whole(CHEAP, len(data), lambda asked: job(apu, asked))
     assert headers[0].length == length
+
+
+def kill_workers(apu: Board) -> None:
+    for pid in apu.workers(0):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_query_is_interrupted_at_any_moment(apu: Board) -> None:
+    """Stopped, reset, or its worker killed; the next one is answered."""
+    data = parquet(sales(), row_group_size=100)
+    chosen = random.Random(39)
+    arguments = encode_arguments([request(BY_REGION, len(data))])
+    interruptions: list[Callable[[], object]] = [
+        lambda: apu.control(Operation.STOP),
+        lambda: apu.control(Operation.RESET),
+        apu.reset_controller,
+        lambda: kill_workers(apu),
+    ]
+    for number in range(12):
+        assert apu.enable() == 0
+        apu.ended.clear()
+        cdws = fields.LocalStorage(0, 60, 0, replace=True).encode()
+        assert apu.command(False, IoOpcode.GRANT_LOCAL_STORAGE, cdws)[0] == 0
+        apu.media[1].view[: len(data)] = data
+        assert apu.control(Operation.START, firmware=QUERY_FIRMWARE, arguments=arguments) == 0
+        time.sleep(chosen.random() * 0.03)
+        interruptions[number % 4]()
+        apu.until_so(lambda: apu.status().status != StatusId.RUNNING)
+    assert apu.enable() == apu.grant(0, 60, replace=True) == 0
+    apu.ended.clear()
+    output, _ = whole(BY_REGION, len(data), lambda asked: job(apu, asked))
+    assert rows(output) == expected_groups()
 
 
 def test_a_worker_that_has_run_a_query_is_replaced_for_the_next_host(apu: Board) -> None:

@@ -32,6 +32,7 @@ from potash.columns import (
 from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.transport import PendingCommand
 from potash.sdk.transport import Request as TransportRequest
+from potash.testing import booted_device
 from potash.vm.drive import device_process
 from support.columns import ask as ask_in_memory
 from support.docs import SOCKET, blocks, run_python, run_shell
@@ -282,3 +283,22 @@ def test_what_the_page_shows_works(socket: Path, tmp_path: Path) -> None:
     printed = run_python(ask, cwd=tmp_path, replace={SOCKET: str(socket)})
     assert printed.startswith("{'region': ['EU', 'US', None], 'count()': [401204, 200602, 200603]")
     assert in_guest.startswith("potash guest --share sales.parquet")  # as tests/vm does it
+
+
+def test_compressed_files_are_queried_in_modelled_time() -> None:
+    total = pc.sum(pc.multiply(TABLE["number"], 2)).as_py()
+    request = Request("count(), total=sum(number * 2)")
+    options = ["--memory-namespace", "4M", "--compute-namespace"]
+    with booted_device(size="32M", time="modelled", options=options) as device:
+        for data in (*(_arrow(codec) for codec in ("lz4", "zstd")), DATA):
+            device.write(0, data.ljust(-(-len(data) // 4096) * 4096, b"\0"))
+            for engine in engines(device):
+                found = query(request, StoredBlocks(device.namespace(), 0, len(data)), engine)
+                assert found.to_pydict() == {"count()": [ROWS], "total": [total]}
+            assert device.accelerator().status().modelled > 100_000
+
+
+def _arrow(codec: str) -> bytes:
+    stream = io.BytesIO()
+    pyarrow.feather.write_feather(TABLE, stream, compression=codec)
+    return stream.getvalue()
