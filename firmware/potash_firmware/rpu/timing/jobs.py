@@ -353,9 +353,9 @@ class JobTime(Part):
             following = now + POLL_NS
         pool.timer.cancel()
         if following is not None:
-            order = min(timed.order for timed in pool.tasks)
-            step = partial(self._go_on, pool)
-            pool.timer = self._scheduler.deadlines.call(max(following, now + 1), step, order)
+            deadlines, step = self._scheduler.deadlines, partial(self._go_on, pool)
+            order = min((timed.order for timed in pool.tasks), default=deadlines.place())
+            pool.timer = deadlines.call(max(following, now + 1), step, order)
 
     def read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""
