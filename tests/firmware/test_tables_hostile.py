@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from csd_spec.table_plans import Order, Plan
+from csd_spec.table_plans import Order, Output, Plan
 from potash_firmware.confinement import Bounds, confine, libraries
 from potash_firmware.tables import Refused
-from support.tables import aggregate, ask, call, column, fields, parquet, rows
+from support.tables import aggregate, arrow, ask, call, column, fields, parquet, rows
 from support.tables_fuzz import FILES, attempt, damaged_file, wild_plan
 
 
@@ -93,3 +93,48 @@ def test_a_file_that_needs_more_memory_than_there_is() -> None:
             ask(data, Plan(select=fields(y=text), order=(Order("y"),)))
 
     assert in_child(run) == ""
+
+
+SECRET = b"\xa5SeCrEt\x5a"
+
+
+def test_nothing_of_before_is_in_the_output() -> None:
+    """Arrow's memory is not cleared, and a null's value in an Arrow stream is any bytes."""
+    numbers = [None if index % 2 else index % 100 for index in range(2000)]
+    texts = [None if number is None else str(number) for number in numbers]
+    table = pa.table(
+        {
+            "i": pa.array(numbers, pa.int64()),
+            "f": pa.array(numbers, pa.float64()),
+            "m": pa.array(numbers, pa.decimal128(20, 2)),
+            "t": pa.array(numbers, pa.timestamp("us")),
+            "s": texts,
+            "k": pa.array(texts).dictionary_encode(),
+        }
+    )
+    computed = {
+        "a": call("add_checked", column("i"), 1),
+        "b": call("divide_checked", column("f"), 3),
+        "c": call("cast", column("t"), "date32"),
+        "d": call("multiply_checked", column("m"), column("m")),
+        "e": call("if_else", call("less", column("i"), 9), column("i"), None),
+        "g": call("utf8_upper", column("s")),
+        "h": call("max_element_wise", column("i"), column("f")),
+    }
+    grouped = {
+        f"{function}_{name}": aggregate(function, column(name))
+        for function in ("min", "max", "sum", "mean", "stddev")
+        for name in ("i", "f", "m")
+    }
+    plans = (
+        Plan(),
+        Plan(where=call("is_valid", column("s"))),
+        Plan(order=(Order("i", descending=True),), limit=1500),
+        Plan(select=fields(**computed)),
+        Plan(by=fields("k"), select=fields("k", **grouped)),
+    )
+    for data in (parquet(table), parquet(table, use_dictionary=False), arrow(table, 500)):
+        for plan in plans:
+            left = [pa.array([SECRET] * (size // 8)) for size in (64, 512, 4096, 20_000)] * 20
+            del left
+            assert SECRET[1:7] not in ask(data, plan._replace(output=Output.ARROW)).output
