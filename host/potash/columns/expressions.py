@@ -12,7 +12,7 @@ import io
 import tokenize
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from csd_spec.table_plans import (
     AGGREGATES,
@@ -21,6 +21,7 @@ from csd_spec.table_plans import (
     Call,
     Column,
     Expression,
+    Field,
     Value,
     ValueType,
     terms,
@@ -58,13 +59,14 @@ PARTS_OF_DATES = {
 }  # fmt: skip
 """Functions that are attributes, too: `day.year`."""
 
-METHODS = {
+NAMES = {
+    "len": "utf8_length", "like": "match_like", "matches": "match_substring_regex",
     "startswith": "starts_with", "endswith": "ends_with", "lower": "utf8_lower",
     "upper": "utf8_upper", "capitalize": "utf8_capitalize", "strip": "utf8_trim",
     "lstrip": "utf8_ltrim", "rstrip": "utf8_rtrim", "replace": "replace_substring",
     "find": "find_substring", "count": "count_substring",
 }  # fmt: skip
-_ALIASES = {"len": "utf8_length", "like": "match_like", "matches": "match_substring_regex"}
+"""Functions by the names that Python and SQL have for them; `count` is one as a method only."""
 _TYPES = {*ValueType}
 _STRINGS = {
     *(name for name in FUNCTIONS if name.startswith("utf8_") and not name.endswith("length")),
@@ -74,20 +76,12 @@ _STRINGS = {
 Read = TypeVar("Read")
 
 
-class Named(NamedTuple):
-    """A column of the result: its name, and whether the name is given."""
-
-    name: str
-    expression: Expression
-    given: bool = False
-
-
 def parse_filter(text: str) -> Expression:
     """`(price > 100) & (region == "EU")`. Raises InvalidQuery."""
     return _without_nulls(_read(text, _condition))
 
 
-def parse_list(text: str) -> list[Named]:
+def parse_list(text: str) -> list[Field]:
     """Expressions that commas separate, perhaps with names: `region, total=sum(price)`.
 
     Raises InvalidQuery.
@@ -99,7 +93,7 @@ def parse_list(text: str) -> list[Named]:
         if not any(isinstance(term, Column | Aggregate) for term in terms(expression)):
             hint = "; == compares" if name else ""
             raise InvalidQuery(f"{text!r} has {part!r}, in which there is no column{hint}")
-        found.append(Named(name or described, _without_nulls(expression), bool(name)))
+        found.append(Field(name or described, _without_nulls(expression)))
     return found
 
 
@@ -367,44 +361,33 @@ def _call(node: ast.Call) -> Expression:
         case ast.Name(kind), [ast.Constant(str() | int() as value)] if kind in _TYPES:
             return Value(value, ValueType(kind))
         case ast.Name("min" | "max" as name), [_, _, *_]:
-            return _function(node, f"{name}_element_wise", node.args)
+            return _function(f"{name}_element_wise", node.args)
         case ast.Name(name), arguments if name in AGGREGATES:
             return _aggregate(node, name, arguments)
         case ast.Name(name), arguments:
-            return _function(node, _ALIASES.get(name, name), arguments)
+            return _function(NAMES.get(name, name), arguments)
         case ast.Attribute(inner, name), arguments:
-            return _function(node, METHODS.get(name, _ALIASES.get(name, name)), [inner, *arguments])
+            return _function(NAMES.get(name, name), [inner, *arguments])
     raise InvalidQuery(f"{_text(node)} is no function of the drive")
 
 
 def _aggregate(node: ast.Call, name: str, arguments: Sequence[ast.expr]) -> Expression:
-    if name == "count" and not arguments:
+    if name in ("count", "count_all") and not arguments:
         return Aggregate("count_all")
-    takes = AGGREGATES[name]
-    if not takes.least <= len(arguments) <= takes.most:
+    if len(arguments) != 1:
         raise InvalidQuery(f"{name} takes one column or expression, not {_text(node)}")
-    of = [_expression(argument) for argument in arguments]
-    if any(isinstance(term, Aggregate) for part in of for term in terms(part)):
-        raise InvalidQuery(f"{_text(node)} has an aggregate in an aggregate")
-    return Aggregate(name, *of)
+    return Aggregate(name, _expression(arguments[0]))
 
 
-def _function(node: ast.Call, name: str, arguments: Sequence[ast.expr]) -> Expression:
-    """A call. Raises InvalidQuery for a function that there is not, or that takes others."""
+def _function(name: str, arguments: Sequence[ast.expr]) -> Expression:
+    """A call. Raises InvalidQuery for a function that there is not."""
     function = name if name in FUNCTIONS else f"{name}_checked"
-    takes = FUNCTIONS.get(function)
-    if takes is None:
-        names = [*FUNCTIONS, *AGGREGATES, *METHODS, *_ALIASES, "col", *ValueType]
+    if function not in FUNCTIONS:
+        names = [*FUNCTIONS, *AGGREGATES, *NAMES, "col", *ValueType]
         close = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise InvalidQuery(f"the drive has no function {name[:80]}{hint}")
-    if not takes.least <= len(arguments) <= takes.most:
-        raise InvalidQuery(f"{_text(node)}: {name} does not take {len(arguments)} arguments")
-    of = tuple(map(_expression, arguments))
-    variable = max(1, len(of) - takes.constants) if takes.constants else len(of)
-    if not all(isinstance(part, Value) for part in of[variable:]):
-        raise InvalidQuery(f"{_text(node)}: {name} takes a column first, and then values only")
-    return Call(function, of)
+    return Call(function, tuple(map(_expression, arguments)))
 
 
 def _text(node: ast.expr) -> str:

@@ -21,7 +21,7 @@ from csd_spec.table_plans import (
 )
 from potash.columns.answer import QueryEngine, Result, Stored, run
 from potash.columns.errors import InvalidQuery
-from potash.columns.expressions import Named, is_condition, parse_filter, parse_list, split
+from potash.columns.expressions import is_condition, parse_filter, parse_list, split
 from potash.sdk.progress import Progress, silent
 
 ALL = (1 << 63) - 1
@@ -56,24 +56,31 @@ class Request:
         where = [] if self.where is None else [parse_filter(self.where)]
         keys = [] if self.by is None else parse_list(self.by)
         fields = parse_list(self.expression)
-        listed = fields[1:] or self.expression.rstrip().endswith(",")
-        listed = listed or (keys and isinstance(fields[0].expression, Column))
-        if not listed and _is_filter(fields[0]):
+        if self._is_filter(fields, keys):
             if keys:
                 raise InvalidQuery('rows are not grouped; ask for aggregates, such as "count()"')
             where.append(fields[0].expression)
-            fields = [Named(name, Column(name)) for name in self.select]
+            fields = [Field(name, Column(name)) for name in self.select]
         elif self.select:
             raise InvalidQuery("columns are chosen for rows, not for aggregates")
         else:
             fields = _with_keys(fields, keys)
         condition = Call("and_kleene", tuple(where)) if where[1:] else where[0] if where else None
-        plan = Plan(_fields(fields), condition, _fields(keys), (), self.limit, output, show)
+        plan = Plan(tuple(fields), condition, tuple(keys), (), self.limit, output, show)
         order = [_order(part, plan) for _, part in split(self.order or "") if part]
         if not order:
             expressions = {key.expression for key in keys} | {Column(key.name) for key in keys}
             order = [Order(field.name) for field in fields if field.expression in expressions]
         return plan._replace(order=tuple(order))
+
+    def _is_filter(self, fields: list[Field], keys: list[Field]) -> bool:
+        """True if the expression is no list, but a condition without a name."""
+        (name, _), *others = split(self.expression)
+        listed = name or others or self.expression.rstrip().endswith(",")
+        condition = fields[0].expression
+        if listed or (keys and isinstance(condition, Column)) or _aggregates(fields[0]):
+            return False
+        return is_condition(condition)
 
 
 def query(
@@ -116,15 +123,11 @@ def explained(plan: Plan) -> Iterator[str]:
         yield f"limits to   {plan.limit} rows"
 
 
-def _is_filter(field: Named) -> bool:
-    return not field.given and is_condition(field.expression) and not _aggregates(field)
-
-
-def _aggregates(field: Named) -> bool:
+def _aggregates(field: Field) -> bool:
     return any(isinstance(term, Aggregate) for term in terms(field.expression))
 
 
-def _with_keys(fields: list[Named], keys: list[Named]) -> list[Named]:
+def _with_keys(fields: list[Field], keys: list[Field]) -> list[Field]:
     """The keys that are not among the fields, and the fields. Raises InvalidQuery for columns that
     have no single value in a group."""
     expressions = {key.expression for key in keys}
@@ -148,10 +151,6 @@ def _ungrouped(expression: Expression, keys: set[Expression]) -> Iterator[Column
             yield from _ungrouped(part, keys)
     elif isinstance(expression, Column):
         yield expression
-
-
-def _fields(parts: Sequence[Named]) -> tuple[Field, ...]:
-    return tuple(Field(part.name, part.expression) for part in parts)
 
 
 def _order(text: str, plan: Plan) -> Order:

@@ -229,6 +229,6 @@ def _lines(result: Result) -> Iterator[str]:
         yield f"… and {result.result_rows - SHOWN} more rows; -o FILE writes all"
     excluded = f"; statistics excluded {result.excluded} of {result.groups} row groups"
     yield (
-        f"{result.moved} bytes between drive and host; the drive read {result.read} of the file's"
-        f" {result.held} bytes{excluded if result.excluded else ''}"
+        f"{result.moved} bytes between drive and host; the drive read {result.read}, and the file"
+        f" has {result.held}{excluded if result.excluded else ''}"
     )
