@@ -1,8 +1,8 @@
 """Potash: a full-system emulated NVMe computational storage device.
 
-`potash.sdk` is for users of a device; `dataset` and `potash.polars` give tables on drives to
-DataFrame libraries. They are imported when they are first used, since commands and guests that do
-without them start sooner.
+`potash.sdk` is for users of a device; `dataset`, `potash.polars` and `potash.dask` give tables on
+drives to DataFrame libraries. They are imported when they are first used, since commands and guests
+that do without them start sooner.
 """
 
 from importlib import import_module
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name == "sdk":
         return import_module("potash.sdk")
-    if name not in ("dataset", "polars"):
+    if name not in ("dask", "dataset", "polars"):
         raise AttributeError(f"module 'potash' has no attribute {name!r}")
     try:
         if name == "dataset":

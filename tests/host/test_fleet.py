@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,15 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
+from csd_spec.table_plans import Plan
 from potash.cli.app import run_app
 from potash.columns import Request
-from potash.fleet import Drive, Fleet, Totals, cluster, placement, read_fleet
+from potash.fleet import Dataset, Drive, Fleet, Totals, cluster, placement, read_fleet
+from potash.fleet.combining import Part
 from potash.fleet.placement import Placement
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
 from potash.sections import AcceleratorSection, NamespaceSection
+from support.docs import blocks, run_python
 from support.fleet import FOREVER, LOOPING, SHARDS, SILENT, Grep, counted, drives
 from support.processes import descendants, name
 from support.reports import check
@@ -407,6 +412,43 @@ def test_a_table_in_shards_is_one_table(
     assert (report["file_rows"], report["jobs"]) == (4000, 3)
     fleet.remove("sales")
     fleet.remove("notes")
+
+
+def test_a_data_set_is_a_data_frame_of_dask(
+    fleet: Fleet, described: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import potash.dask
+
+    table = pa.table(
+        {"region": ["a", "b", None, "a"], "n": [1, None, 3, 4], "price": [5, 150, 200, 350]}
+    )
+    paths = [tmp_path / f"{at}.parquet" for at in range(2)]
+    for at, path in enumerate(paths):
+        pyarrow.parquet.write_table(table.slice(2 * at, 2), path)
+    dataset = fleet.put("sales", paths)
+    whole = potash.dask.read(fleet, "sales").compute(scheduler="threads")
+    assert pa.Table.from_pandas(whole, preserve_index=False).to_pydict() == table.to_pydict()
+    plans: list[Plan] = []
+
+    def recorded(found: Dataset, plan: Plan) -> list[Part]:
+        plans.append(plan)
+        return Fleet.run_shards(fleet, found, plan)
+
+    monkeypatch.setattr(fleet, "run_shards", recorded)
+    some = potash.dask.read(fleet, dataset, where="price > 100")
+    total = some.groupby("region").price.sum().compute(scheduler="threads")
+    assert total.to_dict() == {"a": 350, "b": 150}
+    assert {tuple(field.name for field in plan.select) for plan in plans[1:]} == {
+        ("region", "price")
+    }
+    assert len(some.partitions[1]) == 2
+    with pytest.raises(PotashError, match="no column 'y'"):
+        potash.dask.read(fleet, "sales", where="y > 1")
+    with pytest.raises(TypeError, match="threads"):
+        pickle.dumps(potash.dask._Reader(fleet, dataset, Plan(), []))
+    example, place = blocks("dataframes.md", "python")[2], {'"fleet.toml"': repr(str(described))}
+    assert "350.0" in run_python(example, replace=place)
+    fleet.remove("sales")
 
 
 def test_a_drive_whose_device_could_not_start_again_comes_back_later(

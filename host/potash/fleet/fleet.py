@@ -182,7 +182,7 @@ class Fleet:
         """
         from potash.fleet import work
 
-        found = self._complete(dataset)
+        found = self.complete(dataset)
         futures = [self._submit(drive, work.get_file, file) for drive, file in found.shards]
         for done, (at, future) in enumerate(cluster.completed(self._client, futures), 1):
             file = found.shards[at][1]
@@ -260,7 +260,7 @@ class Fleet:
         """
         from potash.fleet.work import Part, combined
 
-        found = self._complete(dataset)
+        found = self.complete(dataset)
         with self._running(program, found, args, None, timeout) as futures:
             tasks, level = list(futures), futures
             while len(level) > 1 or level is futures:
@@ -308,14 +308,27 @@ class Fleet:
 
         Raises InvalidQuery for aggregates that cannot be combined, and what `query` raises.
         """
-        from potash.fleet import work
-
         combining.require_engine()
         drives, host = combining.split(plan)
-        found = self._complete(dataset)
+        parts = self.run_shards(self.complete(dataset), drives, timeout=timeout, progress=progress)
+        return combining.Combined(host, parts)
+
+    def run_shards(
+        self,
+        found: Dataset,
+        plan: Plan,
+        *,
+        timeout: float | None = None,
+        progress: Progress = silent,
+    ) -> list[combining.Part]:
+        """The results of a plan on each shard that there is, which are not combined.
+
+        Raises PotashError for a shard that cannot be queried.
+        """
+        from potash.fleet import work
+
         futures = [
-            self._submit(drive, work.run_query, file, drives, timeout)
-            for drive, file in found.shards
+            self._submit(drive, work.run_query, file, plan, timeout) for drive, file in found.shards
         ]
         parts: dict[int, combining.Part] = {}
         with closing(cluster.completed(self._client, futures)) as finished:
@@ -325,13 +338,13 @@ class Fleet:
                     raise PotashError(part)
                 parts[at] = part
                 progress(f"{done} of {len(futures)} shards queried", done / len(futures))
-        return combining.Combined(host, [parts[at] for at in range(len(futures))])
+        return [parts[at] for at in range(len(futures))]
 
     def _found(self, dataset: str | Dataset) -> Dataset:
         return self.dataset(dataset) if isinstance(dataset, str) else dataset
 
-    def _complete(self, dataset: str | Dataset) -> Dataset:
-        """Raises PotashError where shards are missing."""
+    def complete(self, dataset: str | Dataset) -> Dataset:
+        """A data set all of whose shards are there. Raises PotashError where some are missing."""
         found = self._found(dataset)
         if found.missing:
             raise PotashError(f"shards of {found.name} are missing: {numbered(found.missing)}")
