@@ -71,9 +71,6 @@ class Drive:
     def ask(self, request: bytes) -> int:
         if self._execution is None:
             self._execution = begin(request, self._source)
-            # It has one thread in a process of its own. Here pyarrow's scanner has taken that.
-            pa.set_cpu_count(4)
-            pa.set_io_thread_count(4)
         self._buffer = bytearray(HEADER + self._room)
         offset = Request.decode_head(request).offset
         return int(self._execution.piece(offset, memoryview(self._buffer)))

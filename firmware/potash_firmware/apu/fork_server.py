@@ -207,8 +207,12 @@ def _load_queries() -> None:
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     gc.disable()
     try:
-        import pyarrow.acero  # noqa: F401 - each worker would import it for its first groups
+        import pyarrow.acero  # each worker would import it for its first groups
 
+        # Here and not by the engine: a host that combines results has a process of its user, in
+        # which Arrow crashes if there are more threads later than when it first aggregated.
+        pyarrow.set_cpu_count(1)
+        pyarrow.set_io_thread_count(1)
         from potash_firmware import tables  # noqa: F401
     except ImportError as error:
         log.error("queries cannot run: %s", error)

@@ -55,8 +55,6 @@ def begin(request: bytes, source: ByteSource) -> Execution:
         raise Refused(str(error)) from None
     if header.file_size > source.size:
         raise Refused(f"the file has {header.file_size} bytes; {source.size} can be read")
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
     return Execution(plan, source, header.file_size)
 
 
