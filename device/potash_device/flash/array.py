@@ -4,7 +4,7 @@ from potash_device.flash import state
 from potash_device.flash.calendars import gap, interrupt, occupy, transfer
 from potash_device.flash.errors import retry
 from potash_device.flash.state import FlashState
-from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
+from potash_device.vta.fast.compiling import Flag, Number, inlined, outlined
 
 
 @inlined
@@ -80,7 +80,7 @@ def has_failed(f: FlashState, block: Number, unit: Number) -> Flag:
     return f.erases[block] * units + unit >= f.failing[block]
 
 
-@compiled
+@outlined
 def erase(f: FlashState, block: Number, ready: Number) -> None:
     """Erase a superblock, after all else that its dies do; `erased` has the time of the end. Its
     cells may then get another mode. A bad one is not erased, but given up."""

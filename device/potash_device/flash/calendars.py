@@ -5,7 +5,7 @@ from typing import Any
 from potash_device.flash import state
 from potash_device.flash.profile import PAGE
 from potash_device.flash.state import MOST_GAPS, FlashState
-from potash_device.vta.fast.compiling import Number, compiled, inlined
+from potash_device.vta.fast.compiling import Number, inlined, outlined
 
 
 @inlined
@@ -38,7 +38,7 @@ def occupy(f: FlashState, die: Number, ready: Number, duration: Number) -> Numbe
     return end
 
 
-@compiled
+@outlined
 def gap(begins: Any, ends: Any, count: Number, earliest: Number, duration: Number) -> Number:
     """The busy interval of a calendar before which the first long enough gap is."""
     at = 0
@@ -55,7 +55,7 @@ def reserve(f: FlashState, which: Number, earliest: Number, duration: Number) ->
     return insert(f.begins[which], f.ends[which], f.intervals, which, now, earliest, duration)
 
 
-@compiled
+@outlined
 def insert(
     begins: Any,
     ends: Any,
@@ -105,7 +105,7 @@ def insert(
     return stop
 
 
-@compiled
+@outlined
 def interrupt(f: FlashState, die: Number, start: Number, duration: Number) -> Number:
     """Read from `start` on, before all else that is to be done then; when that is sensed."""
     which, wait = f.settings[state.CHANNELS] + 2 + die, 0

@@ -11,13 +11,13 @@ its erase. Nothing is drawn at random.
 
 from potash_device.flash import state
 from potash_device.flash.state import FlashState
-from potash_device.vta.fast.compiling import Number, compiled
+from potash_device.vta.fast.compiling import Number, outlined
 
 HOUR = 3600 * 10**9
 """Nanoseconds."""
 
 
-@compiled
+@outlined
 def retry(f: FlashState, block: Number) -> Number:
     """The time of the retries that a read of a superblock takes.
 

@@ -4,16 +4,15 @@ from typing import Any
 
 from potash_device.flash import state as flash
 from potash_device.flash.profile import PAGE
-from potash_device.vta.fast.compiling import Number, compiled, inlined, outlined
-from potash_firmware.ftl import native, state
+from potash_device.vta.fast.compiling import Number, inlined, outlined
+from potash_firmware.ftl import state
 from potash_firmware.ftl.state import DriveState
 
 
 @outlined
-def admit_zone(address: Number, zone: Number, ready: Number) -> Number:
+def admit_zone(s: DriveState, zone: Number, ready: Number) -> Number:
     """The time at which the write buffer of a zone has room for its next page: when a unit has been
     programmed that is as many units before as the buffer holds."""
-    s = native.loaded(address)
     pages, units = s.flash.settings[flash.UNIT_PAGES], s.settings[state.ZONE_UNITS]
     size, block = s.flash.settings[flash.SUPERBLOCK] // pages, s.open[zone]
     unit = s.filled[zone] // pages - units if block >= 0 else -units
@@ -48,7 +47,7 @@ def pop(s: DriveState) -> Number:
     return least
 
 
-@compiled
+@outlined
 def sift(heap: Any, count: Number, time: Number) -> None:
     """Put a time in the place of the least of a heap."""
     at = 0

@@ -8,12 +8,13 @@ from typing import Any
 
 from potash_device.flash.array import in_memory, sense
 from potash_device.flash.profile import ENTRIES
-from potash_device.vta.fast.compiling import Flag, Number, compiled, outlined
-from potash_firmware.ftl import native, state
+from potash_device.vta.fast.compiling import Flag, Number, outlined
+from potash_firmware.ftl import state
 from potash_firmware.ftl.frontiers import place
+from potash_firmware.ftl.state import DriveState
 
 
-@compiled
+@outlined
 def entry(cache: Any, registers: Any, count: Number) -> Number:
     """The index of an entry of a cache that is free, or else to be replaced.
 
@@ -32,9 +33,8 @@ def entry(cache: Any, registers: Any, count: Number) -> Number:
 
 
 @outlined
-def translate(address: Number, page: Number, ready: Number, dirty: Flag) -> Number:
+def translate(s: DriveState, page: Number, ready: Number, dirty: Flag) -> Number:
     """The time at which a page's translation page is in memory."""
-    s = native.loaded(address)
     r, settings, cached = s.registers, s.settings, s.cached
     number = page // ENTRIES
     at = s.cached_at[number]
@@ -61,9 +61,8 @@ def translate(address: Number, page: Number, ready: Number, dirty: Flag) -> Numb
 
 
 @outlined
-def found(address: Number, page: Number, ready: Number) -> Number:
+def found(s: DriveState, page: Number, ready: Number) -> Number:
     """The time at which a page is read from the read cache; -1 if it is not there."""
-    s = native.loaded(address)
     at = s.read_cached_at[page]
     s.counters[state.READ_MISSES if at < 0 else state.READ_HITS] += 1
     if at < 0:
@@ -73,9 +72,8 @@ def found(address: Number, page: Number, ready: Number) -> Number:
 
 
 @outlined
-def keep_row(address: Number, first: Number, count: Number, loaded: Number) -> None:
+def keep_row(s: DriveState, first: Number, count: Number, loaded: Number) -> None:
     """Have the read cache hold the pages of a row, which is read at `loaded`."""
-    s = native.loaded(address)
     cache = s.read_cached
     for page in s.owners[first : first + count]:
         at = entry(cache, s.registers, state.READ_CACHED)

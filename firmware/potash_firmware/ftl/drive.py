@@ -171,7 +171,7 @@ class Drive:
         return int(state.filled[stream]) if state.open[stream] >= 0 else 0
 
     def prepare(self) -> None:
-        """Have the model compiled, which takes half a minute the first time, so that the first
+        """Have the model compiled, which takes ten seconds the first time, so that the first
         request does not wait for that."""
         self.run(np.empty(0, REQUEST))
 
@@ -236,7 +236,7 @@ class Drive:
         words = self._words
         if words is None:
             words = self._words = np.zeros(WORDS, np.int64)
-            keep(self.state._replace(address=words.ctypes.data))
+            keep(self.state, words)
         index = run(words, rows, completions, flying, 0)
         if index < len(rows):
             self._serve_by_policies(words, rows, completions, flying, index)

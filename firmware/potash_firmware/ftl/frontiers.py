@@ -3,7 +3,7 @@
 from potash_device.flash import array
 from potash_device.flash import state as flash
 from potash_device.vta.fast.compiling import Flag, Number, inlined, outlined
-from potash_firmware.ftl import native, reclaim, state
+from potash_firmware.ftl import reclaim, state
 from potash_firmware.ftl.buffer import push
 from potash_firmware.ftl.state import DriveState
 
@@ -13,7 +13,7 @@ def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Numbe
     """Give a page its place; when the unit is programmed that it fills, else 0."""
     shape = s.flash.settings
     if s.open[frontier] < 0:
-        open_superblock(s.address, frontier)
+        open_superblock(s, frontier)
     block = s.open[frontier]
     invalidate(s, page)
     where = block * shape[flash.SUPERBLOCK] + s.filled[frontier]
@@ -22,17 +22,16 @@ def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Numbe
     s.valid[block] += 1
     s.filled[frontier] += 1
     s.ready[frontier] = max(s.ready[frontier], ready)
-    return 0 if s.filled[frontier] % shape[flash.UNIT_PAGES] else program(s.address, frontier, True)
+    return 0 if s.filled[frontier] % shape[flash.UNIT_PAGES] else program(s, frontier, True)
 
 
 @outlined
-def open_superblock(address: Number, frontier: Number) -> None:
+def open_superblock(s: DriveState, frontier: Number) -> None:
     """The least erased free one; for relocated pages the most erased.
 
     That of a zone is on the dies of its group, while there is such a one. That of a stream is in
     SLC mode, while the cache has room.
     """
-    s = native.loaded(address)
     r, settings, shape = s.registers, s.settings, s.flash.settings
     zone, chosen, best = frontier - settings[state.FRONTIERS], -1, False
     cold = zone < 0 and frontier > settings[state.STREAMS]
@@ -62,15 +61,14 @@ def open_superblock(address: Number, frontier: Number) -> None:
 
 
 @outlined
-def program(address: Number, frontier: Number, buffered: Flag) -> Number:
+def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
     """Program the last unit of those filled, which the host's data wait for in the write buffer, if
     `buffered`; when it is done."""
-    s = native.loaded(address)
     r, settings, shape = s.registers, s.settings, s.flash.settings
     while True:
         block, unit = s.open[frontier], s.filled[frontier] // shape[flash.UNIT_PAGES] - 1
         done = array.program(s.flash, block, unit, s.ready[frontier])
-        if not fails(s, block, unit) or not rewrite(address, frontier, done):
+        if not fails(s, block, unit) or not rewrite(s, frontier, done):
             break
     s.ready[frontier] = 0
     if frontier < settings[state.STREAMS] or frontier >= settings[state.FRONTIERS]:
@@ -101,10 +99,9 @@ def fails(s: DriveState, block: Number, unit: Number) -> Flag:
 
 
 @outlined
-def rewrite(address: Number, frontier: Number, ready: Number) -> Flag:
+def rewrite(s: DriveState, frontier: Number, ready: Number) -> Flag:
     """Fill no more of a superblock whose program failed at `ready`, and have its last unit be the
     first of another, which is to be programmed; False where it has no data."""
-    s = native.loaded(address)
     r, shape, old = s.registers, s.flash.settings, s.open[frontier]
     size, moved = shape[flash.UNIT_PAGES], 0
     first = old * shape[flash.SUPERBLOCK] + s.filled[frontier] - size
@@ -117,7 +114,7 @@ def rewrite(address: Number, frontier: Number, ready: Number) -> Flag:
         moved += s.owners[where] >= 0
     if not moved:
         return False
-    open_superblock(address, frontier)
+    open_superblock(s, frontier)
     to = s.open[frontier] * shape[flash.SUPERBLOCK]
     for index in range(size):
         page = s.owners[first + index]
@@ -149,9 +146,8 @@ def close(s: DriveState, frontier: Number) -> None:
 
 
 @outlined
-def pad(address: Number, stream: Number, ready: Number) -> Number:
+def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     """Program a stream's unit that is not full; when that is done, 0 if there is none."""
-    s = native.loaded(address)
     size = s.flash.settings[flash.UNIT_PAGES]
     padding = (size - s.filled[stream] % size) % size
     if s.open[stream] < 0 or not padding:
@@ -162,7 +158,7 @@ def pad(address: Number, stream: Number, ready: Number) -> Number:
     s.stream_counters[stream, state.PADDED] += padding
     if s.settings[state.BUFFER]:
         s.registers[state.BUFFERED] += padding
-    return program(address, stream, True)
+    return program(s, stream, True)
 
 
 @inlined
@@ -176,8 +172,7 @@ def invalidate(s: DriveState, page: Number) -> None:
 
 
 @outlined
-def erase(address: Number, block: Number, ready: Number) -> None:
-    s = native.loaded(address)
+def erase(s: DriveState, block: Number, ready: Number) -> None:
     r, settings = s.registers, s.settings
     r[state.SLC_USED] -= s.flash.mode[block] == flash.SLC
     array.erase(s.flash, block, ready)

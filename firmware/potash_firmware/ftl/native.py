@@ -2,15 +2,17 @@
 
 To hand over the thirty arrays of a state takes 3 µs, ten times as long as to serve a request. So
 they are handed over once, and compiled code finds their addresses and sizes in this array. Its
-functions that are not inlined are given the address of the array alone, as a call with all arrays
-costs as much as several pages, and LLVM inlines it, which took it twice as long.
+functions hand over the address of it alone.
 """
 
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
+from llvmlite import ir
+from numba.core import imputils, types
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import models, register_model
 
 from potash_device.flash.profile import Profile, Rate
 from potash_device.vta.fast.compiling import intrinsic
@@ -22,8 +24,65 @@ _SMALLEST = Profile(
 )  # fmt: skip
 STATE: Any = numba.typeof(new_state(_SMALLEST, [0]))  # type: ignore[no-untyped-call]
 """The type of a state in compiled code, which is the same for all drives."""
+_INDEX: Any = ir.IntType(32)
 WORDS = 512
 """Elements of the array, of 8 bytes: more than a state takes."""
+
+
+_lowers: Any = imputils.lower_getattr_generic
+
+
+class Pointer(types.Type):
+    """The address of a named tuple of arrays, whose attributes compiled code loads as it needs
+    them: handed over by value, they are hundreds of arguments of each call."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        super().__init__(f"Pointer({target.instance_class.__name__})")
+
+
+@register_model(Pointer)
+class _PointerModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        target = manager.lookup(kind.target).get_value_type()
+        super().__init__(manager, kind, target.as_pointer())  # type: ignore[no-untyped-call]
+
+
+@infer_getattr
+class _Attributes(AttributeTemplate):
+    key = Pointer
+
+    def generic_resolve(self, kind: Any, name: str) -> Any:  # type: ignore[override]
+        found = kind.target.types[kind.target.fields.index(name)]
+        return Pointer(found) if isinstance(found, types.BaseNamedTuple) else found
+
+
+@_lowers(Pointer)  # type: ignore[untyped-decorator]
+def _attribute(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+    index = kind.target.fields.index(name)
+    address, found = _part(builder, value, index), kind.target.types[index]
+    if isinstance(found, types.BaseNamedTuple):
+        return address
+    return _load(builder, address, context.get_value_type(found))
+
+
+def _load(builder: Any, address: Any, kind: Any) -> Any:
+    """Load an array's address and sizes, each by itself. They never change, so LLVM need not load
+    them again after a store."""
+    if not isinstance(kind, ir.types.Aggregate):
+        number = builder.load(address)
+        number.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return number
+    value = ir.Constant(kind, ir.Undefined)
+    for index, part in enumerate(kind.elements):
+        loaded = _load(builder, _part(builder, address, index), part)
+        value = builder.insert_value(value, loaded, index)
+    return value
+
+
+def _part(builder: Any, address: Any, index: int) -> Any:
+    """The address of a part."""
+    return builder.gep(address, [_INDEX(0), _INDEX(index)], inbounds=True)
 
 
 def _pointer(context: Any, builder: Any, address: Any) -> Any:
@@ -35,12 +94,12 @@ def _pointer(context: Any, builder: Any, address: Any) -> Any:
 
 @intrinsic
 def loaded(typing: Any, address: Any) -> Any:
-    """The state that `store` has left at an address."""
+    """The state that `store` has left at an address, as a `Pointer`."""
 
     def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(context, builder, arguments[0]))
+        return _pointer(context, builder, arguments[0])
 
-    return STATE(types.int64), generate
+    return Pointer(STATE)(types.int64), generate
 
 
 @intrinsic

@@ -29,18 +29,18 @@ STORE = Store(
 
 
 @partial(compiling.entry_of, STORE)
-def keep(s: DriveState) -> None:
-    """Have `run` find a state at its address, for as long as the state's arrays exist."""
-    native.store(s, s.address)
+def keep(s: DriveState, words: Any) -> None:
+    """Have `run` find a state in an array of WORDS, for as long as the state's arrays exist."""
+    native.store(s, words.ctypes.data)
 
 
 @partial(compiling.entry_of, STORE)
 def run(words: Any, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 
-    `words` is the array at the address that `keep` was given. `requests` has the columns of
-    `REQUEST`. If `flying` is not empty, it is a heap of completion times: a request arrives at the
-    first, which its own completion replaces.
+    `words` are those of `keep`. `requests` has the columns of `REQUEST`. If `flying` is not empty,
+    it is a heap of completion times: a request arrives at the first, which its own completion
+    replaces.
     """
     s = native.loaded(words.ctypes.data)
     r = s.registers
@@ -65,9 +65,9 @@ def run(words: Any, requests: Any, completions: Any, flying: Any, index: Number)
 def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
     r, settings = s.registers, s.settings
     if r[state.SLC_FULL]:
-        fold_idle(s.address, time)
+        fold_idle(s, time)
     if settings[state.REFRESH] or settings[state.RECLAIM] or r[state.FAILED]:
-        refresh(s.address, time)
+        refresh(s, time)
     if op == state.READ:
         cost = settings[state.READ_COMMAND] + count * settings[state.READ_PAGE]
         if count == 1 and settings[state.SHORT_READ_COMMAND] >= 0:
@@ -99,21 +99,21 @@ def serve(s: DriveState, request: Any) -> Flag:
     if op == state.FLUSH:
         if not settings[state.PROTECTED]:
             for each in range(settings[state.STREAMS]):
-                pad(s.address, each, r[state.READY])
+                pad(s, each, r[state.READY])
             r[state.END] = max(r[state.END], r[state.WRITTEN])
         return True
     if op == state.FORMAT:
-        format_drive(s.address)
+        format_drive(s)
         return True
     if op == state.CLOSE:
-        r[state.END] = max(r[state.END], pad(s.address, stream, r[state.READY]))
+        r[state.END] = max(r[state.END], pad(s, stream, r[state.READY]))
         close(s, stream)
         return True
     if op == state.RESET:
-        reset(s.address, stream, r[state.READY])
+        reset(s, stream, r[state.READY])
         return True
     if op == state.FINISH:
-        finish(s.address, stream, r[state.READY])
+        finish(s, stream, r[state.READY])
         return True
     ready, zoned = r[state.READY], stream >= settings[state.FRONTIERS]
     maps = settings[state.MAPPING_CACHE] and not zoned
@@ -127,10 +127,10 @@ def serve(s: DriveState, request: Any) -> Flag:
             r[state.END] = WORN
             return True
         if op == state.WRITE and settings[state.SLC_SUPERBLOCKS] and not zoned:
-            fold(s.address, stream, ready)
+            fold(s, stream, ready)
         mapped = ready
         if maps:
-            mapped = translate(s.address, page, ready, op != state.READ)
+            mapped = translate(s, page, ready, op != state.READ)
         if op == state.READ:
             read(s, page, s.places[page], mapped)
         elif op == state.WRITE and zoned and s.places[page] >= 0:
@@ -138,7 +138,7 @@ def serve(s: DriveState, request: Any) -> Flag:
             r[state.END] = max(r[state.END], send(s.flash, 0, mapped, 1))
         elif op == state.WRITE:
             own = zoned and settings[state.ZONE_UNITS]
-            mapped = admit_zone(s.address, stream, mapped) if own else admit(s, mapped)
+            mapped = admit_zone(s, stream, mapped) if own else admit(s, mapped)
             arrived = send(s.flash, 0, mapped, 1)
             r[state.END] = max(r[state.END], arrived)
             r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, stream, page, arrived))
@@ -158,14 +158,13 @@ def serve(s: DriveState, request: Any) -> Flag:
     elif op == state.WRITE and (
         not settings[state.BUFFER] or (request[5] and not settings[state.PROTECTED])
     ):
-        r[state.END] = max(r[state.END], r[state.PROGRAMMED], pad(s.address, stream, r[state.END]))
+        r[state.END] = max(r[state.END], r[state.PROGRAMMED], pad(s, stream, r[state.END]))
     return True
 
 
 @outlined
-def reset(address: Number, zone: Number, ready: Number) -> None:
+def reset(s: DriveState, zone: Number, ready: Number) -> None:
     """Erase the superblocks of a zone."""
-    s = native.loaded(address)
     r, size = s.registers, s.flash.settings[flash.SUPERBLOCK]
     if s.settings[state.BUFFER] and not s.settings[state.ZONE_UNITS]:
         r[state.BUFFERED] -= s.filled[zone] % s.flash.settings[flash.UNIT_PAGES]
@@ -178,14 +177,13 @@ def reset(address: Number, zone: Number, ready: Number) -> None:
                     s.places[s.owners[where]] = s.owners[where] = -1
             s.valid[block] = 0
             s.zone[block] = -1
-            erase(address, block, ready)
+            erase(s, block, ready)
             r[state.END] = max(r[state.END], s.flash.erased[block])
 
 
 @outlined
-def finish(address: Number, zone: Number, ready: Number) -> None:
+def finish(s: DriveState, zone: Number, ready: Number) -> None:
     """Program the rest of the superblock that a zone has open, without data."""
-    s = native.loaded(address)
     r, size = s.registers, s.flash.settings[flash.UNIT_PAGES]
     while s.open[zone] >= 0:
         padding = size - s.filled[zone] % size
@@ -195,12 +193,11 @@ def finish(address: Number, zone: Number, ready: Number) -> None:
         s.counters[state.PADDING] += padding
         if s.settings[state.BUFFER] and partial and not s.settings[state.ZONE_UNITS]:
             r[state.BUFFERED] += padding
-        r[state.END] = max(r[state.END], program(address, zone, partial))
+        r[state.END] = max(r[state.END], program(s, zone, partial))
 
 
 @outlined
-def format_drive(address: Number) -> None:
-    s = native.loaded(address)
+def format_drive(s: DriveState) -> None:
     r = s.registers
     s.places[:] = -1
     for block in range(s.flash.settings[flash.SUPERBLOCKS]):
@@ -208,7 +205,7 @@ def format_drive(address: Number) -> None:
             first = block * s.flash.settings[flash.SUPERBLOCK]
             s.owners[first : first + s.flash.settings[flash.SUPERBLOCK]] = -1
             s.valid[block] = 0
-            erase(address, block, r[state.READY])
+            erase(s, block, r[state.READY])
     s.zone[:] = s.open[:] = s.before[:] = -1
     s.filled[:] = 0
     s.ready[:] = 0
@@ -226,7 +223,7 @@ def read(s: DriveState, page: Number, where: Number, mapped: Number) -> None:
     r, shape = s.registers, s.flash.settings
     on_flash, there = where >= 0 and not in_memory(s.flash, where, mapped), mapped
     if on_flash and s.settings[state.READ_CACHE]:
-        there = found(s.address, page, mapped)
+        there = found(s, page, mapped)
         on_flash = there < 0
     if r[state.GROUP] and not (
         on_flash and where == r[state.GROUP_LAST] + 1 and where % shape[flash.ROW_PAGES]
@@ -252,7 +249,7 @@ def read_row(s: DriveState) -> None:
         there = sense(s.flash, first, count, r[state.GROUP_READY], True)
         if s.flash.counters[flash.UNCORRECTABLE] == failed:
             if s.settings[state.READ_CACHE]:
-                keep_row(s.address, first, count, there)
+                keep_row(s, first, count, there)
         elif r[state.UNREADABLE] < 0:
             r[state.UNREADABLE] = s.owners[first]
         if s.flash.reads[first // s.flash.settings[flash.SUPERBLOCK]] == s.settings[state.RECLAIM]:
@@ -269,7 +266,7 @@ def make_room(s: DriveState, ready: Number, stream: Number) -> Flag:
     ready = max(ready, r[state.ADMITTED])
     while True:
         if settings[state.RECLAIM_GROUPS] > 1:
-            reclaim.choose_group(s.address, stream)
+            reclaim.choose_group(s, stream)
         group = r[state.TARGET]
         if r[state.WORN_OUT] or group < 0 or s.free[group] > settings[state.RESERVE]:
             break
@@ -277,28 +274,27 @@ def make_room(s: DriveState, ready: Number, stream: Number) -> Flag:
             r[state.WORN_OUT] = 1
             return True
         if r[state.VICTIM] >= 0:
-            collect(s.address, state.VICTIM, ready, shape[flash.SUPERBLOCK])
+            collect(s, state.VICTIM, ready, shape[flash.SUPERBLOCK])
         elif r[state.MOVED] >= 0 and s.flash.mode[r[state.MOVED]] == flash.NATIVE:
-            move(s.address, ready, shape[flash.SUPERBLOCK])  # which is refreshed, and no candidate
+            move(s, ready, shape[flash.SUPERBLOCK])  # which is refreshed, and no candidate
         else:
             return False
     if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND]:
         if r[state.VICTIM] < 0:
-            return not reclaim.is_any_worth(s.address)
+            return not reclaim.is_any_worth(s)
         if r[state.CURSOR] or reclaim.is_worth(s, r[state.VICTIM]):
-            collect(s.address, state.VICTIM, ready, settings[state.BACKGROUND_PAGES])
+            collect(s, state.VICTIM, ready, settings[state.BACKGROUND_PAGES])
         else:
             r[state.VICTIM] = -1
     return True
 
 
 @outlined
-def collect(address: Number, which: Number, ready: Number, pages: Number) -> None:
+def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
     """Relocate at least `pages` of a superblock, or to its end, a unit of each die at once.
 
     The register `which` has the superblock, and the next one where relocation is.
     """
-    s = native.loaded(address)
     r, shape, at = s.registers, s.flash.settings, which + 1
     size, base, moved = shape[flash.ROW_PAGES], r[which] * shape[flash.SUPERBLOCK], 0
     while moved < pages and r[at] < shape[flash.SUPERBLOCK]:
@@ -312,7 +308,7 @@ def collect(address: Number, which: Number, ready: Number, pages: Number) -> Non
                 failed = s.flash.counters[flash.UNCORRECTABLE]
                 there = max(there, sense(s.flash, row, valid, ready, False))
                 if s.flash.counters[flash.UNCORRECTABLE] > failed:
-                    valid -= lose(address, row)
+                    valid -= lose(s, row)
             moved += valid
             r[at] += size
         for where in range(first, base + r[at]):
@@ -320,14 +316,13 @@ def collect(address: Number, which: Number, ready: Number, pages: Number) -> Non
                 place(s, reclaim.home(s, s.owners[where], r[which]), s.owners[where], there)
     s.counters[state.RELOCATED] += moved
     if r[at] == shape[flash.SUPERBLOCK]:
-        erase(address, r[which], ready)
+        erase(s, r[which], ready)
         r[which] = -1
 
 
 @outlined
-def lose(address: Number, row: Number) -> Number:
+def lose(s: DriveState, row: Number) -> Number:
     """The data of a row are lost, translation pages excepted; the number of its pages."""
-    s = native.loaded(address)
     lost = 0
     for where in range(row, row + s.flash.settings[flash.ROW_PAGES]):
         page = s.owners[where]
@@ -340,10 +335,9 @@ def lose(address: Number, row: Number) -> Number:
 
 
 @outlined
-def refresh(address: Number, time: Number) -> None:
+def refresh(s: DriveState, time: Number) -> None:
     """Relocate a part of a superblock whose data have become too old, or were read too often, or
     that has grown bad."""
-    s = native.loaded(address)
     r, settings, f = s.registers, s.settings, s.flash
     if r[state.MOVED] < 0 and time >= r[state.CHECK]:
         age, reads = settings[state.REFRESH], settings[state.RECLAIM]
@@ -359,39 +353,36 @@ def refresh(address: Number, time: Number) -> None:
                 break
     moved = r[state.MOVED]
     if moved >= 0 and s.flash.mode[moved] == flash.NATIVE and r[state.FREE] > 1:
-        move(address, time, f.settings[flash.UNIT_PAGES])
+        move(s, time, f.settings[flash.UNIT_PAGES])
 
 
 @outlined
-def fold(address: Number, stream: Number, ready: Number) -> None:
+def fold(s: DriveState, stream: Number, ready: Number) -> None:
     """Fold as many pages of a full SLC cache as are written to it, and make room in it for a stream
     that needs a superblock."""
-    s = native.loaded(address)
     r, shape = s.registers, s.flash.settings
     if not r[state.SLC_FULL] or r[state.SLC_USED] < s.settings[state.SLC_SUPERBLOCKS]:
         return
     if s.open[stream] < 0:
-        move(address, max(ready, r[state.ADMITTED]), shape[flash.SUPERBLOCK])
+        move(s, max(ready, r[state.ADMITTED]), shape[flash.SUPERBLOCK])
     elif s.filled[stream] % shape[flash.UNIT_PAGES] == 0:
-        move(address, max(ready, r[state.ADMITTED]), shape[flash.UNIT_PAGES])
+        move(s, max(ready, r[state.ADMITTED]), shape[flash.UNIT_PAGES])
 
 
 @outlined
-def fold_idle(address: Number, time: Number) -> None:
+def fold_idle(s: DriveState, time: Number) -> None:
     """Fold what idle time until `time` was enough for."""
-    s = native.loaded(address)
     r, shape, last = s.registers, s.flash.settings, s.flash.last
     ready = max(last[last.argmax()], s.flash.now[0]) + s.settings[state.SLC_IDLE]
     while r[state.SLC_FULL] and ready < time and r[state.FREE] > s.settings[state.RESERVE]:
-        move(address, ready, shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
+        move(s, ready, shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
         ready = max(ready, last[last.argmax()])
 
 
 @outlined
-def move(address: Number, ready: Number, pages: Number) -> None:
+def move(s: DriveState, ready: Number, pages: Number) -> None:
     """Relocate pages of the superblock that is being refreshed, or else of that of the SLC cache
     which was filled first."""
-    s = native.loaded(address)
     r = s.registers
     if r[state.MOVED] < 0:
         for block in range(s.flash.settings[flash.SUPERBLOCKS]):
@@ -402,7 +393,7 @@ def move(address: Number, ready: Number, pages: Number) -> None:
         r[state.MOVE_CURSOR] = 0
     slc, bad = s.flash.mode[r[state.MOVED]] == flash.SLC, s.flash.bad[r[state.MOVED]]
     before = s.counters[state.RELOCATED]
-    collect(address, state.MOVED, ready, pages)
+    collect(s, state.MOVED, ready, pages)
     moved = s.counters[state.RELOCATED] - before
     if slc:
         s.counters[state.FOLDED] += moved

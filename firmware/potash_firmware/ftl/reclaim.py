@@ -7,7 +7,7 @@ dies of its own. Stream n is of group n modulo that number. Source: NVM Express 
 
 from potash_device.flash import state as flash
 from potash_device.vta.fast.compiling import Flag, Number, inlined, outlined
-from potash_firmware.ftl import native, state
+from potash_firmware.ftl import state
 from potash_firmware.ftl.state import DriveState
 
 
@@ -18,9 +18,8 @@ def group_of(s: DriveState, block: Number) -> Number:
 
 
 @outlined
-def is_enough_invalid(address: Number, group: Number) -> Flag:
+def is_enough_invalid(s: DriveState, group: Number) -> Flag:
     """True if collection can free a superblock of a group."""
-    s = native.loaded(address)
     invalid, size = 0, s.flash.settings[flash.SUPERBLOCK]
     for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         if s.status[block] == state.IS_CLOSED and group_of(s, block) == group:
@@ -29,15 +28,14 @@ def is_enough_invalid(address: Number, group: Number) -> Flag:
 
 
 @outlined
-def choose_group(address: Number, stream: Number) -> None:
+def choose_group(s: DriveState, stream: Number) -> None:
     """Have the register TARGET be the group that a stream writes to: its own, unless that is full
     of valid pages; -1 if it needs no room, as it has a superblock open in such a group. If all
     groups are full, as so many superblocks have retired, the drive is worn out."""
-    s = native.loaded(address)
     r, groups, opened = s.registers, s.settings[state.RECLAIM_GROUPS], s.open[stream]
     for further in range(groups):
         group = group_of(s, opened if opened >= 0 else stream + further)
-        if s.free[group] > s.settings[state.RESERVE] or is_enough_invalid(address, group):
+        if s.free[group] > s.settings[state.RESERVE] or is_enough_invalid(s, group):
             r[state.TARGET] = group
             return
         if opened >= 0:
@@ -94,9 +92,8 @@ def is_worth(s: DriveState, block: Number) -> Flag:
 
 
 @outlined
-def is_any_worth(address: Number) -> Flag:
+def is_any_worth(s: DriveState) -> Flag:
     """True if the group that is written to has such a superblock, that is not being refreshed."""
-    s = native.loaded(address)
     group, moved = s.registers[state.TARGET], s.registers[state.MOVED]
     for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         there = s.status[block] == state.IS_CLOSED and group_of(s, block) == group

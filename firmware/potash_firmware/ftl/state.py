@@ -101,8 +101,6 @@ class DriveState(NamedTuple):
     counters: Any
     stream_counters: Any
     """Pages of each stream: written by the host, relocated, and padding."""
-    address: int = 0
-    """The address at which compiled code finds it (`native`)."""
 
 
 def new_state(profile: Profile, order: list[int]) -> DriveState:

@@ -79,7 +79,7 @@ def drive(name: str, chosen: Policies | None = None) -> Drive:
 
 
 def compile_model() -> None:
-    """Have the model compiled, which takes half a minute the first time. Processes that begin
+    """Have the model compiled, which takes ten seconds the first time. Processes that begin
     together would each compile it."""
     drive(next(iter(PROFILES))).prepare()
 

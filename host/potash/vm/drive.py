@@ -14,7 +14,7 @@ from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
 
 START_LIMIT = 180.0
-"""Seconds; compiling the model of a drive takes half a minute the first time."""
+"""Seconds; compiling the model of a drive takes ten seconds the first time."""
 LOOK = 1.0
 """Seconds between two looks at what it says meanwhile."""
 COMPILING = "compiling the simulator"

@@ -89,7 +89,8 @@ def inlined(function: _Function) -> _Function:
 
 
 def outlined(function: _Function) -> _Function:
-    """Compile a function that is called, not inlined, as `compiled` ones are into inlined ones."""
+    """Compile a function that is not inlined because one is that calls it, as `compiled` ones are:
+    numba hands that down, to all that is called."""
     result: Any = _Part(function, {"forceinline": False})
     return cast(_Function, result)
 
