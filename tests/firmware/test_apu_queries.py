@@ -44,6 +44,7 @@ from support.apu import CONFIG, Board, board, program
 from support.bpf import exit_, mov
 from support.engines import CONFIG as ENGINE_CONFIG
 from support.engines import PAGE, EngineBoard, engine_board
+from support.processes import children, name
 from support.queries import request, sales, whole
 from support.tables import arrow, parquet
 from support.workers import PlayedSupervisor
@@ -398,6 +399,9 @@ def test_the_time_of_a_query_is_that_of_its_counters() -> None:
             spent = sum(map(Price(profile), works))
             assert abs(spent - expected - moved) <= len(works)
             read = sum(item.length for counted in apu.counted for item in counted.reads)
+            first = apu.counted[0].work.queries
+            run(request(plan, len(data)))  # begins it anew
+            assert apu.counted[-1].work.queries == first
             assert last.read <= read
 
 
@@ -459,6 +463,43 @@ def test_programs_and_queries_take_turns(engines: EngineBoard) -> None:
     assert len(made) == 1
     for output, _ in outputs:
         output.close()
+
+
+def test_queries_of_one_memory_go_on_each_in_its_worker() -> None:
+    """What all pieces of each have counted is what the last one says."""
+    limits = replace(ENGINE_CONFIG.limits, engine_workers=2)
+    config = replace(ENGINE_CONFIG, limits=limits, processor=CoreProfile())
+    data = arrow(sales(), 100)
+    with engine_board(config) as engines:
+        memory, handle = engines.memory(data, 256)
+        size = -(-len(data) // PAGE) * PAGE
+        starts = (size, size + 4 * PAGE)
+
+        def begin(start: int, offset: int = 0) -> int:
+            asked = request(CHEAP, len(data), offset)
+            ranges = (handle, 0, size), (handle, start, 4 * PAGE)
+            return engines.begin(DeviceProgram.QUERY, *ranges, data=asked)
+
+        def end(tag: int) -> int:
+            engines.until(lambda: tag in engines.ended_executions)
+            work = engines.ended_executions.pop(tag).work
+            assert work is not None
+            return work.queries[0]
+
+        with closing(memory):
+            workers: list[int] = []
+            while len(workers) < 2:
+                for tag in [begin(start) for start in starts]:
+                    end(tag)
+                found = children(engines.fork_server())
+                workers = [pid for pid in found if name(pid) == "potash-engine"]
+            offsets, decoded = [0, 0], [0, 0]
+            for _ in range(12):
+                for at, start in enumerate(starts):
+                    decoded[at] += end(begin(start, offsets[at]))
+                    piece = Piece.decode_head(memory.view[start:])
+                    offsets[at] += piece.length
+                    assert piece.decoded == decoded[at]
 
 
 def test_a_query_in_a_compute_namespace_is_cancelled(engines: EngineBoard) -> None:

@@ -59,6 +59,14 @@ class _Execution:
     ended: Outcome = Outcome.LOST
     """The outcome if its worker exits."""
 
+    def in_place(self, worker: Worker) -> tuple[bool, bool, int]:
+        """The rank of a worker by what it has: best is the same program on the same ranges, where a
+        query goes on; worst is another query; otherwise, the more of the memory the better."""
+        ran, message = worker.ran, self.message
+        same = ran is not None and (ran.program, ran.ranges) == (message.program, message.ranges)
+        free = ran is None or ran.program != DeviceProgram.QUERY
+        return same, free, len(worker.named & self.names)
+
 
 class Engines:
     """All engines; answers go to the RPU by `send`."""
@@ -317,9 +325,7 @@ class _Engine:
                     self._spawn()
                 return
             execution = self._waiting.popleft()
-            worker = idle[0]
-            if idle[1:]:  # one that has the program and the memory still has them in place
-                worker = max(idle, key=lambda found: len(found.named & execution.names))
+            worker = max(idle, key=execution.in_place) if idle[1:] else idle[0]
             message = execution.message
             self._running[worker] = execution
             data = [message.descriptor] if message.data_length else []

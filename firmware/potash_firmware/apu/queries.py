@@ -101,6 +101,7 @@ class Queries:
         self._execution: Execution | None = None
         self._of: Hashable = None
         """The request and the file of the query that is kept."""
+        self._next = 0
         self._counted = NOTHING
 
     def drop(self) -> None:
@@ -126,7 +127,7 @@ class Queries:
         plan = bytes(request[Request.RECORD.size :][: header.plan_size])
         of = header._replace(offset=0, work=0), plan, file
         try:
-            if self._execution is None or of != self._of:
+            if self._execution is None or (of, header.offset) != (self._of, self._next):
                 self.drop()
                 self._counted = NOTHING
                 self._execution, self._of = tables.begin(bytes(request), source), of
@@ -136,8 +137,9 @@ class Queries:
         except BaseException:
             self.drop()
             raise
+        piece = Piece.decode_head(into)
+        self._next = header.offset + piece.shown + piece.length
         if self._counter is not None:
-            piece = Piece.decode_head(into)
             counts = piece.decoded, piece.compared, piece.hashed, piece.aggregated
             self._counter.queried(tuple(map(sub, counts, self._counted)), length)
             self._counted = counts

@@ -92,6 +92,8 @@ class Worker:
         """The seconds of all executions that have ended."""
         self.queries = False
         """It has what queries of tables need."""
+        self.ran: Execute | None = None
+        """The last execution that it was given."""
         self._socket = connection
         self._socket.setblocking(False)
 
@@ -273,6 +275,7 @@ class Supervisor:
         descriptors = [shared[handle] for handle in sorted(named - worker.named)]
         descriptors += others
         worker.named = named
+        worker.ran = message
         worker.used = True
         worker.began = self._monotonic()
         worker.deadline = worker.began + seconds

@@ -340,15 +340,12 @@ class JobWorker(_ProgramWorker):
 
     def _query(self, job: ExecuteJob, media: Mapping[int, int], arguments: bytes) -> int:
         """Write a piece of a query's result to the output buffer; returns its bytes."""
-        plan, memory = self._plan, self._memory
-        source: BlockSource | MemorySource
-        if job.granted:
+        self._read_input(job, media)
+        given = self._memory[self._plan.input_offset :][: job.input_length]
+        source: BlockSource | MemorySource = MemorySource(given, self._counter)
+        if job.granted:  # then there is no input
             source = BlockSource(job.granted, self._namespaces, self._read_blocks)
-        else:
-            self._read_input(job, media)
-            given = memory[plan.input_offset :][: job.input_length]
-            source = MemorySource(given, self._counter)
-        output = memory[plan.output_offset :][: job.output_length]
+        output = self._memory[self._plan.output_offset :][: job.output_length]
         file = job.granted, job.unreadable, job.input_ranges, job.input_length
         return self._queries.piece(request_in(arguments), source, output, file)
 
