@@ -99,6 +99,8 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     read_hits: U64 = 0
     """Reads of pages on flash that the read cache had, and those that it had not."""
     read_misses: U64 = 0
+    copied: U64 = 0
+    """Pages of `relocated` that did not leave their dies (copy back)."""
 
     @property
     def write_amplification(self) -> float:

@@ -269,6 +269,7 @@ class ModelledTime(TypedDict):
     slc: Annotated[SlcCache, "The SLC cache of the flash."]
     errors: Annotated[BitErrors, "Bit errors of the flash."]
     read_cache: Annotated[CacheAccesses, "The read cache."]
+    copied_back: Annotated[Count, "Pages of 4 KiB relocated within their dies (copy back)."]
 
 
 class Extension(TypedDict):

@@ -234,6 +234,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
             refreshed=log.refreshed,
         ),
         read_cache=reported.CacheAccesses(hits=log.read_hits, misses=log.read_misses),
+        copied_back=log.copied,
     )
 
 

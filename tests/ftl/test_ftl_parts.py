@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,6 +295,64 @@ def test_collection_of_superblocks_with_a_share_invalid_costs_its_inverse(thousa
     drive.run(asked(Op.WRITE, random.integers(0, pages, 3 * pages)))
     assert drive.counters.write_amplification == pytest.approx(1000 / thousandths, rel=0.02)
     assert profile.reserve < drive.report.wear.free < profile.background
+
+
+# Copy back.
+
+
+def test_pages_of_a_drive_of_one_die_are_relocated_without_the_bus() -> None:
+    profile = replace(PLAIN, channels=1, blocks=16, capacity=8 * 64 * PAGE, copy_back=True)
+    for copies in (False, True):
+        drive = Drive(replace(profile, copy_back=copies))
+        now = 0
+        for page in [*range(512), *range(1, 512, 2), *range(0, 64, 2)] * 2:
+            now += SECOND
+            drive.submit(now, Op.WRITE, page, 1, fua=True)
+        counters = drive.counters
+        # A few are not on flash yet when they are relocated again.
+        assert counters.relocated >= counters.senses > 290
+        assert counters.copied == copies * counters.senses
+        # A page takes 100 ns of the bus, in each direction.
+        crossed = counters.programs + counters.senses - 2 * counters.copied
+        assert counters.bus_ns == 100 * crossed
+        assert counters.die_ns == sum(
+            (counters.senses * 1000, counters.programs * 5000, counters.erased * 20_000)
+        )
+
+
+@pytest.mark.parametrize("gone", [0, 1, 3, 4])
+def test_a_page_is_copied_back_where_its_new_place_is_on_its_die(gone: int) -> None:
+    """A superblock of four dies that is refreshed, without so many pages at its beginning."""
+    drive = Drive(replace(PLAIN, copy_back=True, refresh_s=1))
+    drive.submit(0, Op.WRITE, 0, 256, fua=True)
+    for page in range(gone):
+        drive.submit(SECOND // 2, Op.TRIM, page, 1)
+    before = drive.counters
+    for number in range(256):
+        drive.submit(2 * SECOND + number * 100_000, Op.FLUSH)
+    took = drive.counters.since(before)
+    assert took.relocated == took.senses == took.programs == 256 - gone
+    assert took.copied == (0 if gone % 4 else 256 - gone)
+    assert took.bus_ns == 2 * 100 * (took.relocated - took.copied)
+
+
+def test_random_pages_are_copied_back_by_the_share_of_a_die() -> None:
+    profile = replace(PLAIN, copy_back=True)
+    drive, random = Drive(profile), np.random.default_rng(3)
+    pages = profile.logical_pages
+    writes = asked(Op.WRITE, np.r_[np.arange(pages), random.integers(0, pages, 2 * pages)])
+    writes["time"] = np.arange(3 * pages) * 1_000_000  # nothing is still to be programmed
+    drive.run(writes)
+    assert drive.counters.copied / drive.counters.relocated == pytest.approx(1 / 4, rel=0.1)
+    assert problems(profile, drive.state) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rber": (0.1,) * 9}, {"isolated": True, "streams": 1}, {"width": 2}]
+)
+def test_copy_back_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ProfileError, match="with copy_back there can be no rber"):
+        replace(PLAIN, copy_back=True, **changes)
 
 
 def test_femu_collects_as_its_documentation_says() -> None:

@@ -87,6 +87,22 @@ def test_the_cliff_is_where_and_as_high_as_arithmetic_has_it() -> None:
     assert problems(TLC, drive.state) == []
 
 
+def test_a_cache_in_a_mode_of_two_bits_holds_twice_as_much() -> None:
+    """As the MLC mode of TLC flash: 64 pages of a block, or 256 of a superblock, rounded down to
+    program units."""
+    profile = replace(TLC, slc_bits=2, slc_program_ns=900)
+    assert (profile.slc_pages, TLC.slc_pages) == (252, 120)
+    drive = Drive(profile)
+    assert drive.submit(0, Op.WRITE, 0, 1, fua=True) == 1 + 30 + 3 * 900
+    drive = Drive(profile)
+    ends = drive.run(writes(0, 15 * 252))
+    assert rate(ends, 240, 240 + 12 * 200) == pytest.approx(4 * 3 / 2.7, rel=0.005)
+    assert drive.counters.folded == 0 and drive.wear.slc == 15
+    drive.run(writes(5000, 300, ends[-1] + 1000))
+    assert drive.counters.folded > 0
+    assert problems(profile, drive.state) == []
+
+
 def test_idle_time_folds_as_much_as_it_is_long() -> None:
     for idle, superblocks in ((999_000, 0), (SECOND, 8)):
         drive = Drive(TLC)
@@ -183,6 +199,7 @@ def test_a_saved_cache_is_restored() -> None:
     [
         ({"program_pages": 1}, "several bits"),
         ({"cell_bits": 1}, "several bits"),
+        ({"slc_bits": 3}, "it must be less than the 3 bits of a cell"),
         ({"cell_bits": 8, "pages": 21}, "enough pages"),
         ({"slc": 501}, "slc"),
         ({"slc": "5"}, "percentage"),

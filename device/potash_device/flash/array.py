@@ -54,12 +54,12 @@ def in_memory(f: FlashState, where: Number, time: Number) -> Flag:
 
 
 @inlined
-def program(f: FlashState, block: Number, unit: Number, ready: Number) -> Number:
-    """Program a unit of a superblock, whose data are there at `ready`; the time at which it is
-    done."""
+def program(f: FlashState, block: Number, unit: Number, ready: Number, pages: Number) -> Number:
+    """Program a unit of a superblock, whose data are there at `ready`, so many pages over the bus;
+    the time at which it is done."""
     settings = f.settings
     die, dies = die_of(f, block, unit), settings[state.GROUP_DIES]
-    there = transfer(f, die, ready, settings[state.UNIT_PAGES])
+    there = transfer(f, die, ready, pages)
     duration = f.program_ns[unit // dies % f.program_ns.size]
     if f.mode[block] == state.SLC:
         duration = settings[state.SLC_PROGRAM]

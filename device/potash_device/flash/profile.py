@@ -144,6 +144,8 @@ class Profile:
     background_pages: Number = 0
     background_invalid: Annotated[int, Range(0, 1000)] = 0
     """Thousandths of a superblock that must be invalid, or it is not relocated then."""
+    copy_back: bool = False
+    """Relocated pages that stay on their die do not take the bus."""
     cycles: Number = 0
     """Erases after which a superblock is retired; 0 for none."""
     cycles_spread: Annotated[int, Range(0, 1000)] = 0
@@ -167,6 +169,9 @@ class Profile:
     cell_bits: Annotated[int, Range(0, 8)] = 0
     """Bits of a cell: blocks in SLC mode have so many times fewer pages; 0 if as many as
     `program_pages`."""
+    slc_bits: Annotated[int, Range(1, 7)] = 1
+    """Bits of a cell in the cache: 1, or more for an MLC or TLC mode, of which `slc_read_ns` and
+    the others are the times then."""
     slc_read_ns: Number = 25_000
     slc_program_ns: Number = 200_000
     """tPROG of a page, of which a program unit in SLC mode has as many as others."""
@@ -234,8 +239,17 @@ class Profile:
             raise ProfileError(
                 f"reserve is {self.reserve}; with a mapping_cache it must be 3 at least"
             )
+        if self.copy_back and (self.rber or self.isolated or self.groups > 1):
+            raise ProfileError(
+                "with copy_back there can be no rber, as errors would stay, and no isolated, width "
+                "or reclaim_groups"
+            )
         if 0 < self.read_cache < PAGE:
             raise ProfileError(f"read_cache is {self.read_cache}; a page takes {PAGE}")
+        if self.slc and self.slc_bits > 1 and self.slc_bits >= self.bits:
+            raise ProfileError(
+                f"slc_bits is {self.slc_bits}; it must be less than the {self.bits} bits of a cell"
+            )
         if self.slc and (self.bits < 2 or not self.slc_pages):
             raise ProfileError("slc needs cells of several bits, and blocks of enough pages")
         self._require_rates()
@@ -332,7 +346,8 @@ class Profile:
     @property
     def slc_pages(self) -> int:
         """Logical pages of a superblock in SLC mode, whole program units."""
-        return self.group_dies * self.unit_pages * (self.pages // self.program_pages // self.bits)
+        units = self.pages // self.program_pages * self.slc_bits // self.bits
+        return self.group_dies * self.unit_pages * units
 
     @property
     def refresh_ns(self) -> int:

@@ -65,9 +65,14 @@ def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
     """Program the last unit of those filled, which the host's data wait for in the write buffer, if
     `buffered`; when it is done."""
     r, settings, shape = s.registers, s.settings, s.flash.settings
+    pages = shape[flash.UNIT_PAGES]
+    if frontier == settings[state.FRONTIERS] - 1:
+        pages -= r[state.STAYED]
+        r[state.STAYED] = 0
     while True:
         block, unit = s.open[frontier], s.filled[frontier] // shape[flash.UNIT_PAGES] - 1
-        done = array.program(s.flash, block, unit, s.ready[frontier])
+        done = array.program(s.flash, block, unit, s.ready[frontier], pages)
+        pages = shape[flash.UNIT_PAGES]
         if not fails(s, block, unit) or not rewrite(s, frontier, done):
             break
     s.ready[frontier] = 0

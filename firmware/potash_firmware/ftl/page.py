@@ -210,7 +210,7 @@ def format_drive(s: DriveState) -> None:
     s.filled[:] = 0
     s.ready[:] = 0
     s.cached[:] = s.cached_at[:] = s.read_cached[:] = s.read_cached_at[:] = -1
-    r[state.READ_CACHED] = r[state.READ_HAND] = 0
+    r[state.READ_CACHED] = r[state.READ_HAND] = r[state.STAYED] = 0
     r[state.VICTIM] = r[state.MOVED] = -1
     r[state.BUFFERED] = r[state.QUEUED] = r[state.CACHED] = r[state.HAND] = 0
     for die in range(s.flash.settings[flash.TOTAL_DIES]):
@@ -297,22 +297,28 @@ def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
     """
     r, shape, at = s.registers, s.flash.settings, which + 1
     size, base, moved = shape[flash.ROW_PAGES], r[which] * shape[flash.SUPERBLOCK], 0
+    copies = s.settings[state.COPY_BACK]
     while moved < pages and r[at] < shape[flash.SUPERBLOCK]:
         batch = min(pages, moved + shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
-        first, there = base + r[at], ready
+        first, there, before = base + r[at], ready, moved
         while moved < batch and r[at] < shape[flash.SUPERBLOCK]:
-            row, valid = base + r[at], 0
+            row, valid, away = base + r[at], 0, 0
             for where in range(row, row + size):
-                valid += s.owners[where] >= 0
+                if s.owners[where] >= 0:
+                    away += not copies or not reclaim.stays(s, where, moved - before + valid)
+                    valid += 1
             if valid and not in_memory(s.flash, row, ready):
                 failed = s.flash.counters[flash.UNCORRECTABLE]
-                there = max(there, sense(s.flash, row, valid, ready, False))
+                there = max(there, sense(s.flash, row, away, ready, False))
                 if s.flash.counters[flash.UNCORRECTABLE] > failed:
                     valid -= lose(s, row)
             moved += valid
             r[at] += size
         for where in range(first, base + r[at]):
             if s.owners[where] >= 0:
+                if copies and not in_memory(s.flash, where, ready) and reclaim.stays(s, where, 0):
+                    r[state.STAYED] += 1
+                    s.counters[state.COPIED] += 1
                 place(s, reclaim.home(s, s.owners[where], r[which]), s.owners[where], there)
     s.counters[state.RELOCATED] += moved
     if r[at] == shape[flash.SUPERBLOCK]:

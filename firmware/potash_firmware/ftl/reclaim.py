@@ -5,6 +5,7 @@ dies of its own. Stream n is of group n modulo that number. Source: NVM Express 
 2.1, section 8.1.10 (Flexible Data Placement), where a stream is a placement handle in a group.
 """
 
+from potash_device.flash import array
 from potash_device.flash import state as flash
 from potash_device.vta.fast.compiling import Flag, Number, inlined, outlined
 from potash_firmware.ftl import state
@@ -75,6 +76,15 @@ def group_to_open(s: DriveState, frontier: Number) -> Number:
     if frontier < s.settings[state.STREAMS]:
         return s.registers[state.TARGET]
     return group_of(s, frontier - s.settings[state.STREAMS] - 1)
+
+
+@outlined
+def stays(s: DriveState, where: Number, later: Number) -> Flag:
+    """True where a page that is relocated, after so many others, stays on its die (copy back)."""
+    f, shape, frontier = s.flash, s.flash.settings, s.settings[state.FRONTIERS] - 1
+    to = later + (s.filled[frontier] if s.open[frontier] >= 0 else 0)
+    size, unit = shape[flash.SUPERBLOCK], shape[flash.UNIT_PAGES]
+    return array.die_of(f, 0, where % size // unit) == array.die_of(f, 0, to // unit)
 
 
 @inlined

@@ -99,6 +99,8 @@ class Counters(NamedTuple):
     read_hits: int = 0
     """Reads of pages on flash that the read cache had, and those that it had not."""
     read_misses: int = 0
+    copied: int = 0
+    """Relocated within their dies (copy back); counted in `relocated`, too."""
 
     def since(self, before: "Counters") -> "Counters":
         """The counts since an earlier time."""

@@ -15,6 +15,7 @@ SETTINGS = (
     *("streams", "reserve", "background", "background_pages", "background_invalid", "trim_page_ns"),
     *("slc_superblocks", "slc_idle_ns", "zone_units", "refresh_ns", "reclaim_senses"),
     *("isolated", "reclaim_groups", "relocations", "cached_pages", "read_cache_page_ns"),
+    "copy_back",
 )
 """Properties of a profile that the page-mapped FTL uses, in the order of their array."""
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
@@ -23,30 +24,32 @@ SETTINGS = (
 (STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, TRIM_PAGE) = range(15, 21)
 (SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS, REFRESH, RECLAIM) = range(21, 26)
 (ISOLATED, RECLAIM_GROUPS, RELOCATIONS, READ_CACHE, READ_CACHE_PAGE) = range(26, 31)
+COPY_BACK = 31
 
 COUNTERS = (
     *("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded"),
-    *("refreshed", "lost", "read_hits", "read_misses"),
+    *("refreshed", "lost", "read_hits", "read_misses", "copied"),
 )
 HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(8)
-REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES = range(8, 12)
+REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES, COPIED = range(8, 13)
 
 WRITTEN_BY_HOST, MOVED_BY_DRIVE, PADDED = range(3)
 """Columns of the counters of streams."""
 
-REGISTERS = 32
+REGISTERS = 33
 (FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
 (CACHED, HAND, BEGUN, STEP, READY, END, PROGRAMMED) = range(10, 17)
 (GROUP, GROUP_LAST, GROUP_READY, ADMITTED) = range(17, 21)
 (SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE, TARGET) = range(21, 28)
-READ_CACHED, READ_HAND, FAILED, FAILING = range(28, 32)
+READ_CACHED, READ_HAND, FAILED, FAILING, STAYED = range(28, 33)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
 superblocks in SLC mode, those of them that are full, the superblock that is folded or refreshed,
 and where that is; when a superblock may have to be refreshed; a page that the last request could
-not read, or -1; the reclaim group that is written to; pages in the read cache, and its
-hand; superblocks that have grown bad and are not retired yet; programs that are to fail next."""
+not read, or -1; the reclaim group that is written to; pages in the read cache, and its hand;
+superblocks that have grown bad and are not retired yet; programs that are to fail next; pages of
+the unit of relocated ones that have stayed on their die."""
 
 ENTRY, LOADED, DIRTY, USED = range(4)
 """Columns of a cache: the page, or -1; when it was loaded; whether it has to be written, and was

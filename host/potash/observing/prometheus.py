@@ -75,6 +75,7 @@ METRICS = {
     "flash_uncorrectable_reads_total": "Reads of the flash with too many errors.",
     "lost_pages_total": "Pages of 4 KiB that could not be read when they were relocated.",
     "refreshed_pages_total": "Pages of 4 KiB relocated as they were old, or were read often.",
+    "copied_back_pages_total": "Pages of 4 KiB relocated within their dies (copy back).",
     "read_cache_accesses_total": "Reads of pages on flash, by the result in the read cache.",
 }
 """Metrics by name, without `potash_`."""
@@ -189,6 +190,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
     yield Sample("available_spare", {}, wear["available_spare"])
     yield Sample("grown_bad_superblocks", {}, wear["grown_bad"])
     yield Sample("slc_superblocks", {}, given["slc"]["superblocks"])
+    yield Sample("copied_back_pages_total", {}, given["copied_back"])
     yield Sample("folded_pages_total", {}, given["slc"]["folded"])
     errors = given["errors"]
     yield Sample("flash_read_retries_total", {}, errors["retries"])

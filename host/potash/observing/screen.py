@@ -143,7 +143,8 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         f" {late['most'] * 1e3:.1f} ms (most); the guest stood still"
         f" {found['frozen_seconds']:.2f} s{_causes(found['stops'])}"
     )
-    yield f"busy: {busy}; write amplification {found['write_amplification']:.2f}{cached}"
+    copied = f", {found['copied_back']} pages copied back" if found["copied_back"] else ""
+    yield f"busy: {busy}; write amplification {found['write_amplification']:.2f}{copied}{cached}"
     yield (
         f"wear: {wear['percentage_used']} % used, {wear['available_spare']} % spare, erases"
         f" {wear['erases']['least']} to {wear['erases']['most']}, {wear['free']} of"

@@ -269,6 +269,7 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
             ("retries", "read retries"),
             ("uncorrectable", "uncorrectable reads"),
             ("lost", "pages lost"),
+            ("copied", "pages copied back"),
             ("read_hits", "hits of the read cache"),
             ("read_misses", "misses of it"),
         )
