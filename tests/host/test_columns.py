@@ -158,7 +158,7 @@ PYTHON = pa.table(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(conditions())
 def test_without_nulls_a_condition_is_that_of_python(text: str) -> None:
     text = f"({text}) and row >= 0"  # a condition without a column is refused

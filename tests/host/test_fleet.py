@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
@@ -410,6 +411,16 @@ def test_a_table_in_shards_is_one_table(
     ]
     assert report["held"] == sum(path.stat().st_size for path in paths)
     assert (report["file_rows"], report["jobs"]) == (4000, 3)
+    best = ("mean(n)", "--by", "key", "--order", "-2", "--limit", "2")
+    output = tmp_path / "out.csv"
+    assert run_app(["fleet", "query", str(described), "sales", *best, "-o", str(output)]) == 0
+    means = table.group_by("key").aggregate([("n", "mean")]).sort_by([("n_mean", "descending")])
+    assert pyarrow.csv.read_csv(output)["mean(n)"].to_pylist() == means["n_mean"][:2].to_pylist()
+    capsys.readouterr()
+    assert run_app(["fleet", "query", str(described), "sales", *best, "--explain"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "on each drive:" and "on this host:" in said
+    assert said[-1] == "  limits to   2 rows"
     fleet.remove("sales")
     fleet.remove("notes")
 
