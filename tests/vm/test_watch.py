@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import platform
 import random
 import signal
 import socket
@@ -18,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from potash.vm import standstill
-from potash.vm.watch import Watch
+from potash.vm.watch import _ATTRIBUTES, _SCHED_SETATTR, SLICE, Watch, shorten_slices
 from support.played_monitor import PlayedMonitor, Scene, Wall, scene
 
 MS = 1_000_000
@@ -185,6 +187,24 @@ def test_a_process_that_cannot_be_started_is_a_warning(
         still.expect(1)
         still.close()
     assert caplog.messages == ["no long step will stop the guest: No such file or directory"]
+
+
+def test_threads_get_short_slices_and_keep_their_policy_and_nice_value() -> None:
+    size = _ATTRIBUTES.size
+    for policy, nice in ((os.SCHED_OTHER, 3), (os.SCHED_BATCH, 0)):
+        with subprocess.Popen(["sleep", "60"]) as process:
+            os.setpriority(os.PRIO_PROCESS, process.pid, nice)
+            os.sched_setscheduler(process.pid, policy, os.sched_param(0))
+            shorten_slices(process.pid)
+            found = ctypes.create_string_buffer(size)
+            ctypes.CDLL(None).syscall(
+                _SCHED_SETATTR[platform.machine()] + 1, process.pid, found, size, 0
+            )
+            process.kill()
+        _, found_policy, _, found_nice, _, runtime, _, _ = _ATTRIBUTES.unpack(found.raw)
+        assert (found_policy, found_nice) == (policy, nice)
+        assert policy == os.SCHED_BATCH or runtime in (0, SLICE)  # 0 before Linux 6.12
+    shorten_slices(process.pid)
 
 
 @pytest.mark.parametrize("victim", ["device", "process", "both"])

@@ -136,16 +136,14 @@ class Standstill:
         self.stops = 0
         """Number of stops that were begun here."""
         self.late_since = 0
-        """The time of the host at which the guest was stopped as the device was late; the device
-        sets it to 0 when it has seen it."""
+        """The host's time of the last stop as the device was late; the device sets it to 0."""
         self._watch: Watch | None = None
         if watched:
             try:
                 self._watch = Watch(limit)
+                clock.seconds = self._watch.seconds
             except OSError as error:
                 log.warning("no long step will stop the guest: %s", error.strerror)
-            else:
-                clock.seconds = self._watch.seconds
         self._forget()
 
     def _forget(self) -> None:
@@ -195,8 +193,8 @@ class Standstill:
         """Announce the guest time at which the device calls this again at the latest; the guest is
         stopped if it does not. None if it need not."""
         if self._watch is not None:
-            runs = due is not None and self._monitor is not None
-            self._watch.expect(due + self._clock.offset if due is not None and runs else 0)
+            due = None if self._monitor is None else due
+            self._watch.expect(0 if due is None else due + self._clock.offset)
 
     @property
     def _late(self) -> bool:
@@ -247,8 +245,7 @@ class Standstill:
     def service(self) -> None:
         """Send and receive what is possible without waiting."""
         if self._monitor is None:
-            if self._late:
-                self._end_stop()
+            self._end_stop()
             return
         if self.timeout == 0.0:
             self.over = True
@@ -322,16 +319,16 @@ class Standstill:
         )
         self._monitor.close()
         self._monitor = None
-        if self._since is not None or self._late:
-            self._end_stop()
+        self._end_stop()
         self._forget()
 
     def _end_stop(self) -> None:
-        """Guest time continues from where it stands, as there is no monitor any more."""
-        self._clock.freeze()
-        if self._watch is not None:
-            self._watch.take()
-        self._clock.thaw(self._wall() - self._clock.now())
+        """Guest time continues from where it stands, if it does, as there is no monitor."""
+        if self._since is not None or self._late:
+            self._clock.freeze()
+            if self._watch is not None:
+                self._watch.take()
+            self._clock.thaw(self._wall() - self._clock.now())
 
     def _handle_event(self, event: Message) -> None:
         if event["event"] == "STOP":
