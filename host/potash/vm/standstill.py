@@ -4,8 +4,7 @@ When a job is emulated more slowly than the modelled hardware would execute it, 
 measure the emulation. So the guest is stopped until the emulation is no longer behind: QEMU's
 `stop` halts the processors and the virtual clock, to which all clocks of the guest but the RTC
 belong, and `cont` lets them go on. Guest time is the host's monotonic clock less an offset, to
-which each stop adds its duration. For example, with an offset of 0, a stop from 100 ms to 130 ms
-leaves an offset of 30 ms: when the host's clock shows 150 ms, it is 120 ms in the guest.
+which each stop adds its duration.
 
 Several holders may request a stop: it begins with the first one and ends when the last has released
 it. A stop that was requested elsewhere (by a user at another monitor, or by another device of the
@@ -172,8 +171,6 @@ class Standstill:
         """The guest's time while it is stopped, by the counter."""
         self._resumed_at: int | None = None
         """The time at which the guest has continued last, by QEMU's event."""
-        if self._watch is not None:
-            self._watch.hold(0)
 
     # Requests of the device.
 
@@ -435,7 +432,10 @@ class Standstill:
             return
         offset = self._resumed_at + STARTED - stands_at
         if self._wall() - self._resumed_at > PROMPT:
+            # Deadlines pass meanwhile, by a clock that is not ahead of the guest's.
+            self._clock.thaw(self._wall() - stands_at)
             ahead = yield from self._compare()
+            self._clock.freeze()
             if ahead is None or self._origin is None:
                 return
             offset = min(max(offset, ahead.low - self._origin), ahead.high - self._origin)

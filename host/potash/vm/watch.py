@@ -116,8 +116,8 @@ class Watch:
         return self._words[STOPPED]
 
     def take(self) -> int:
-        """Take over the process's stop. Returns when it began; 0 if there is none."""
-        self._words[DUE] = 0
+        """Take over the stop of the process. Returns when it began; 0 if there is none."""
+        self._words[DUE] = self._words[HELD] = 0
         stopped, self._words[STOPPED] = self._words[STOPPED], 0
         return stopped
 
