@@ -1,17 +1,17 @@
-"""Queries of tables on accelerators and in compute namespaces, in a real APU process."""
+"""Queries of tables on accelerators, in a real APU process."""
 
 from __future__ import annotations
 
-import json
+import datetime
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from csd_spec import fields
@@ -37,15 +37,23 @@ from potash_firmware.apu.commands import Context
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Subsystem
-from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import NEXT_HOST, Outcome
+from potash_firmware.mailbox.messages import (
+    NEXT_HOST,
+)
 from potash_firmware.mailbox.messages import Request as Command
 from support.apu import CONFIG, Board, board, program
 from support.bpf import exit_, mov
-from support.engines import CONFIG as ENGINE_CONFIG
-from support.engines import PAGE, EngineBoard, engine_board
-from support.processes import children, name
-from support.queries import request, sales, whole
+from support.engines import PAGE
+from support.queries import (
+    BY_REGION,
+    CHEAP,
+    expected_groups,
+    expected_rows,
+    request,
+    rows,
+    sales,
+    whole,
+)
 from support.tables import arrow, parquet
 from support.workers import PlayedSupervisor
 
@@ -53,35 +61,7 @@ MEDIA, OTHER = 256 * PAGE, 128 * PAGE
 BLOCK = 512
 OUTPUT = 32 * 1024
 
-CHEAP = Plan(where=Call("less", (Column("price"), Value(500))))
-"""Half of the rows, which are several pieces."""
-BY_REGION = Plan(
-    select=(
-        Field("region", Column("region")),
-        Field(
-            "total",
-            Aggregate("sum", Call("multiply_checked", (Column("price"), Column("quantity")))),
-        ),
-    ),
-    by=(Field("region", Column("region")),),
-    order=(Order("region"),),
-)
 SEVEN = program(mov(0, 7), exit_)
-
-
-def expected_rows() -> list[dict[str, Any]]:
-    return [row for row in sales().to_pylist() if row["price"] < 500]
-
-
-def expected_groups() -> list[dict[str, Any]]:
-    totals: dict[str, int] = {}
-    for row in sales().to_pylist():
-        totals[row["region"]] = totals.get(row["region"], 0) + row["price"] * row["quantity"]
-    return [{"region": region, "total": totals[region]} for region in sorted(totals)]
-
-
-def rows(output: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +252,16 @@ def test_a_request_that_makes_no_sense_fails_its_job(apu: Board, asked: bytes, s
     assert said in failure(apu, asked)
 
 
+def test_hours_of_a_time_zone_are_known_to_a_confined_worker(apu: Board) -> None:
+    winter = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+    times = pa.array([winter, winter + datetime.timedelta(days=180)])
+    data = parquet(pa.table({"t": times.cast(pa.timestamp("us", "Europe/Berlin"))}))
+    scatter(apu, data, [(1, 0, 8)])
+    plan = Plan(select=(Field("hour", Call("hour", (Column("t"),))),))
+    made = rows(job(apu, request(plan, len(data)))[Piece.RECORD.size :])
+    assert made == [{"hour": 13}, {"hour": 14}]
+
+
 def test_a_query_has_one_argument(apu: Board) -> None:
     grant(apu, 0, 1)
     assert apu.control(Operation.START, firmware=QUERY_FIRMWARE) == 0
@@ -403,128 +393,3 @@ def test_the_time_of_a_query_is_that_of_its_counters() -> None:
             run(request(plan, len(data)))  # begins it anew
             assert apu.counted[-1].work.queries == first
             assert last.read <= read
-
-
-# Compute namespaces
-
-
-@pytest.fixture(scope="module")
-def engines() -> Iterator[EngineBoard]:
-    with engine_board(
-        replace(ENGINE_CONFIG, limits=replace(ENGINE_CONFIG.limits, engine_workers=2))
-    ) as made:
-        yield made
-
-
-@pytest.mark.parametrize("in_data", [False, True])
-def test_a_file_in_memory_is_queried(engines: EngineBoard, in_data: bool) -> None:
-    data = parquet(sales())
-    file, handle = engines.memory(data)
-    output, target = engines.memory(pages=8)
-    asked_in, asking = engines.memory(pages=1)
-    with closing(file), closing(output), closing(asked_in):
-
-        def run(asked: bytes) -> bytes:
-            ranges = [(handle, 0, file.size), (target, 0, output.size)]
-            if not in_data:
-                asked_in.view[: len(asked)] = asked
-                ranges.append((asking, 0, PAGE))
-            outcome, length = engines.execute(
-                DeviceProgram.QUERY, *ranges, data=asked if in_data else b""
-            )
-            assert outcome is Outcome.RETURNED, engines.texts()
-            return bytes(output.view[:length])
-
-        for plan, expected in ((CHEAP, expected_rows()), (BY_REGION, expected_groups())):
-            assert rows(whole(plan, len(data), run)[0]) == expected
-
-
-def test_programs_and_queries_take_turns(engines: EngineBoard) -> None:
-    """Many at once, on workers that were there before the first query, too."""
-    seven = engines.program(SEVEN)
-    data = parquet(sales(10))
-    file, handle = engines.memory(data)
-    outputs = [engines.memory(pages=1) for _ in range(4)]
-    asked = request(BY_REGION, len(data))
-    with closing(file):
-        tags = [
-            (
-                engines.begin(seven),
-                engines.begin(
-                    DeviceProgram.QUERY, (handle, 0, file.size), (target, 0, PAGE), data=asked
-                ),
-            )
-            for _, target in outputs
-        ]
-        for first, second in tags:
-            assert engines.end_of(first) == (Outcome.RETURNED, 7)
-            assert engines.end_of(second)[0] is Outcome.RETURNED
-    made = {bytes(output.view) for output, _ in outputs}
-    assert len(made) == 1
-    for output, _ in outputs:
-        output.close()
-
-
-def test_queries_of_one_memory_go_on_each_in_its_worker() -> None:
-    """What all pieces of each have counted is what the last one says."""
-    limits = replace(ENGINE_CONFIG.limits, engine_workers=2)
-    config = replace(ENGINE_CONFIG, limits=limits, processor=CoreProfile())
-    data = arrow(sales(), 100)
-    with engine_board(config) as engines:
-        memory, handle = engines.memory(data, 256)
-        size = -(-len(data) // PAGE) * PAGE
-        starts = (size, size + 4 * PAGE)
-
-        def begin(start: int, offset: int = 0) -> int:
-            asked = request(CHEAP, len(data), offset)
-            ranges = (handle, 0, size), (handle, start, 4 * PAGE)
-            return engines.begin(DeviceProgram.QUERY, *ranges, data=asked)
-
-        def end(tag: int) -> int:
-            engines.until(lambda: tag in engines.ended_executions)
-            work = engines.ended_executions.pop(tag).work
-            assert work is not None
-            return work.queries[0]
-
-        with closing(memory):
-            workers: list[int] = []
-            while len(workers) < 2:
-                for tag in [begin(start) for start in starts]:
-                    end(tag)
-                found = children(engines.fork_server())
-                workers = [pid for pid in found if name(pid) == "potash-engine"]
-            offsets, decoded = [0, 0], [0, 0]
-            for _ in range(12):
-                for at, start in enumerate(starts):
-                    decoded[at] += end(begin(start, offsets[at]))
-                    piece = Piece.decode_head(memory.view[start:])
-                    offsets[at] += piece.length
-                    assert piece.decoded == decoded[at]
-
-
-def test_a_query_in_a_compute_namespace_is_cancelled(engines: EngineBoard) -> None:
-    data = parquet(sales(200_000))
-    file, handle = engines.memory(data)
-    output, target = engines.memory(pages=1)
-    asked = request(BY_REGION, len(data))
-    chosen = random.Random(3)
-    with closing(file), closing(output):
-        for _ in range(6):
-            tag = engines.begin(
-                DeviceProgram.QUERY, (handle, 0, file.size), (target, 0, PAGE), data=asked
-            )
-            if chosen.random() < 0.7:
-                engines.until_so(lambda: chosen.random() < 0.2)
-            engines.cancel(tag)
-            assert engines.end_of(tag)[0] in (Outcome.CANCELLED, Outcome.RETURNED)
-
-
-def test_a_query_whose_ranges_make_no_sense_is_refused(engines: EngineBoard) -> None:
-    file, handle = engines.memory(b"no table")
-    with closing(file):
-        place = (handle, 0, PAGE)
-        assert engines.execute(DeviceProgram.QUERY, place, place) == (Outcome.REFUSED, 0)
-        assert "3 ranges are needed" in engines.texts()[-1]
-        asked = request(CHEAP, PAGE)
-        assert engines.execute(DeviceProgram.QUERY, place, place, data=asked)[0] is Outcome.REFUSED
-        assert "neither a Parquet file nor an Arrow file" in engines.texts()[-1]

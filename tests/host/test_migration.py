@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 import potash.sdk
+from csd_spec.opcodes import QUERY_FIRMWARE
 from csd_spec.status import StatusId
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
@@ -390,6 +391,9 @@ def test_accelerators_move_with_programs_and_buffers(shared: Devices) -> None:
         shared.move(device)
         assert accelerator.status().status == StatusId.DONE
         assert accelerator.read_output(len(content)) == content
+        accelerator.select(QUERY_FIRMWARE)
+        shared.move(device)
+        assert accelerator.status().firmware == QUERY_FIRMWARE
 
 
 def test_a_drive_whose_accelerator_runs_a_job_is_not_moved(shared: Devices) -> None:

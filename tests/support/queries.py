@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 
-from csd_spec.table_plans import Piece, PieceFlag, Plan, Request
+from csd_spec.table_plans import (
+    Aggregate,
+    Call,
+    Column,
+    Field,
+    Order,
+    Piece,
+    PieceFlag,
+    Plan,
+    Request,
+    Value,
+)
 
 ROWS = 5000
 
@@ -41,3 +54,33 @@ def whole(plan: Plan, size: int, run: Callable[[bytes], bytes]) -> tuple[bytes, 
         headers.append(header)
         offset += length
     return output, headers
+
+
+CHEAP = Plan(where=Call("less", (Column("price"), Value(500))))
+"""Half of the rows, which are several pieces."""
+BY_REGION = Plan(
+    select=(
+        Field("region", Column("region")),
+        Field(
+            "total",
+            Aggregate("sum", Call("multiply_checked", (Column("price"), Column("quantity")))),
+        ),
+    ),
+    by=(Field("region", Column("region")),),
+    order=(Order("region"),),
+)
+
+
+def expected_rows() -> list[dict[str, Any]]:
+    return [row for row in sales().to_pylist() if row["price"] < 500]
+
+
+def expected_groups() -> list[dict[str, Any]]:
+    totals: dict[str, int] = {}
+    for row in sales().to_pylist():
+        totals[row["region"]] = totals.get(row["region"], 0) + row["price"] * row["quantity"]
+    return [{"region": region, "total": totals[region]} for region in sorted(totals)]
+
+
+def rows(output: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
