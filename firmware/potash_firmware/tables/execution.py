@@ -201,13 +201,16 @@ def _result(
     evaluator = Evaluator(counters)
     if plan.where is not None:
         evaluator.matching(plan.where, nothing, names)
+    needed = names if plan.where is None else {path[0] for path in _columns([plan.where])}
+    first = sorted(path for path in paths if path[0] in needed)
+    rest = sorted(path for path in paths if path[0] not in needed)
 
     def batches() -> Iterator[Batch]:
         types = {name: column.type for name, column in nothing.columns.items()}
-        for batch in table.batches(sorted(paths), partial(excluded, plan.where, types)):
+        for batch in table.batches(first, rest, partial(excluded, plan.where, types)):
             if plan.where is not None:
                 batch = evaluator.matching(plan.where, batch, names)
-            yield batch
+            yield batch if batch.rows else nothing
 
     if plan.aggregates:
         groups = Groups(plan, evaluator, counters)

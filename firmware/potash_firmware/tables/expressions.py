@@ -59,14 +59,17 @@ class Evaluator:
         return pa.repeat(found, batch.rows) if isinstance(found, pa.Scalar) else found
 
     def matching(self, where: Expression, batch: Batch, names: set[str]) -> Batch:
-        """The rows where `where` is true, with the columns of these names."""
+        """The rows where `where` is true, with the columns of these names if there are any."""
         mask = self.array(where, batch)
         if pa.types.is_null(mask.type):
             mask = mask.cast(pa.bool_())
         if not pa.types.is_boolean(mask.type):
             raise Refused(f"the condition has values of {mask.type}, not truth values")
         rows = mask.true_count
+        if not rows:
+            return Batch(0, {})
         columns = {name: each for name, each in batch.columns.items() if name in names}
+        columns |= batch.rest()
         if rows < batch.rows:
             columns = {name: each.filter(mask) for name, each in columns.items()}
         return Batch(rows, columns)

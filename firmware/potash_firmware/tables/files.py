@@ -6,7 +6,7 @@ Apache Arrow specification.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -61,14 +61,16 @@ class Batch(NamedTuple):
 
     rows: int
     columns: dict[str, Any]
+    rest: Callable[[], dict[str, Any]] = dict
+    """Reads columns that are needed only if one of the rows counts."""
 
 
 class TableFile(NamedTuple):
     """A file: the types of its columns, and what reads them."""
 
     schema: pa.Schema
-    batches: Callable[[list[Path], Exclude], Iterator[Batch]]
-    """Batches with columns, without row groups that can be excluded."""
+    batches: Callable[[list[Path], list[Path], Exclude], Iterator[Batch]]
+    """Batches with columns, and a rest of columns, without row groups that can be excluded."""
 
     def empty(self) -> Batch:
         """No rows: a plan is tried on these before anything is read."""
@@ -227,8 +229,13 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
     found = ((at, metadata.schema.column(at)) for at in range(metadata.num_columns))
     leaves = {leaf.name: at for at, leaf in found if leaf.name == leaf.path}
 
-    def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
+    def read(paths: list[Path], index: int, size: int) -> Iterator[Any]:
         columns = [".".join(path) for path in paths]
+        yield from opened.iter_batches(size, [index], columns, use_threads=False)
+
+    def batches(first: list[Path], rest: list[Path], excluded: Exclude) -> Iterator[Batch]:
+        if not first:
+            first, rest = rest, []
         for index in range(metadata.num_row_groups):
             with file.reading():
                 group = metadata.row_group(index)
@@ -237,21 +244,39 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
                 if excluded(group, leaves):
                     counters.excluded += 1
                     continue
-            if not columns:
-                for first in range(0, group.num_rows, BATCH_ROWS):
-                    yield Batch(min(BATCH_ROWS, group.num_rows - first), {})
+            if not first:
+                for start in range(0, group.num_rows, BATCH_ROWS):
+                    yield Batch(min(BATCH_ROWS, group.num_rows - start), {})
                 continue
             size = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-            found = opened.iter_batches(
-                min(BATCH_ROWS, max(1, size)), [index], columns, use_threads=False
-            )
-            yield from _reading(file, found, lambda each: iter((_batch(each, counters),)))
+            size = min(BATCH_ROWS, max(1, size))
+            found = _reading(file, read(first, index, size), lambda each: [_batch(each, counters)])
+            later = _Later(file, read(rest, index, size), counters)
+            for number, batch in enumerate(found):
+                more = partial(later.columns, number, batch.rows)
+                yield batch._replace(rest=more) if rest else batch
 
     return TableFile(opened.schema_arrow, batches)
 
 
+class _Later:
+    """Columns of a row group, none of which is read before one of its rows counts."""
+
+    def __init__(self, file: SourceFile, found: Iterator[Any], counters: Counters) -> None:
+        self._file, self._counters = file, counters
+        self._found = enumerate(found)
+
+    def columns(self, number: int, rows: int) -> dict[str, Any]:
+        """The columns of a batch of so many rows, by its number; later ones have larger numbers."""
+        with self._file.reading():
+            found = next((each for at, each in self._found if at == number), None)
+            if found is None or found.num_rows != rows:
+                raise Refused("the file has columns of different lengths in a row group")
+            return _batch(found, self._counters).columns
+
+
 def _reading(
-    file: SourceFile, found: Iterator[Any], each: Callable[[Any], Iterator[Batch]]
+    file: SourceFile, found: Iterator[Any], each: Callable[[Any], Iterable[Batch]]
 ) -> Iterator[Batch]:
     """Batches of what `found` gives; errors of a user of these batches are left alone."""
     while True:
@@ -296,9 +321,9 @@ def _arrow(open_reader: Callable[..., Any], file: SourceFile, counters: Counters
         counters.file_rows += found.num_rows
         return _slices(found, counters)
 
-    def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
+    def batches(first: list[Path], rest: list[Path], excluded: Exclude) -> Iterator[Batch]:
         with file.reading():
-            found = read(paths)
+            found = read(first + rest)
         yield from _reading(file, found, sliced)
 
     return TableFile(schema, batches)
