@@ -20,7 +20,7 @@ from support.compute_programs import SUM
 from support.docs import blocks
 from support.vm import each
 
-SOURCE = examples_folder() / "c" / "execute.c"
+SOURCES = examples_folder() / "c"
 LIMIT = 120
 
 
@@ -30,13 +30,28 @@ def shell(guest: Guest, script: str) -> str:
     return done.stdout.decode()
 
 
-def test_a_host_in_c_runs_a_program(linux: Guest, tmp_path: Path) -> None:
-    example = Example.load("add")
+def built(name: str, folder: Path) -> None:
+    """Build an example in C."""
     # Zig links against a list of glibc's symbols; all of musl, it would compile first, in 45 s,
     # and its own runtime, which no program as small as this needs, in 3 s.
     build = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu", "-rtlib=none"]
-    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-o", str(tmp_path / "execute"), str(SOURCE)]
-    subprocess.run([*build, *flags], check=True, timeout=LIMIT)
+    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-o", str(folder / name)]
+    subprocess.run([*build, *flags, str(SOURCES / f"{name}.c")], check=True, timeout=LIMIT)
+
+
+def test_a_host_in_c_keeps_executions_in_flight(linux: Guest, tmp_path: Path) -> None:
+    built("queue", tmp_path)
+    linux.copy_in(tmp_path, "/tmp/queue")
+    shell(linux, "head -c 4096 /dev/zero | potash slm write /dev/ng0n2 -")
+    queue = "/tmp/queue/queue /dev/ng0n2 /dev/ng0n3"
+    assert shell(linux, f"{queue} 300") == f"returned {crc32c_bitwise(bytes(4096))}\n"
+    done = linux.capture(["sh", "-c", f"{queue} 70 200"], timeout=LIMIT)
+    assert (done.code, b"execution 0 ends with" in done.stderr) == (1, True)
+
+
+def test_a_host_in_c_runs_a_program(linux: Guest, tmp_path: Path) -> None:
+    example = Example.load("add")
+    built("execute", tmp_path)
     (tmp_path / "program.o").write_bytes(example.program)
     (tmp_path / "input").write_bytes(example.input)
     linux.copy_in(tmp_path, "/tmp/c")
