@@ -47,12 +47,12 @@ def errors(
 def unseen_errors(
     drive: timing.Profile, fitted: timing.Profile, path: Path, samples: int
 ) -> dict[Key, float]:
-    """The same for jobs that the fit has not seen. Latencies that the hidden drive itself does not
-    repeat are left out: those of writes with which its buffer is just about to fill."""
+    """The same for jobs that the fit has not seen; a latency that the hidden drive itself does not
+    repeat may be left out."""
     measured = timing.measurements([write(path, measure(drive, UNSEEN, samples))])
     again, found = errors(drive, measured, samples), errors(fitted, measured, samples)
     repeated = {key: error for key, error in found.items() if abs(again[key]) < TOLERANCE / 2}
-    assert len(repeated) >= len(found) - 3, again
+    assert len(repeated) >= len(found) - 1, again
     return repeated
 
 
@@ -75,14 +75,28 @@ def test_hidden_drives_are_recovered(seed: int, tmp_path: Path) -> None:
     assert max(map(abs, left.values())) < TOLERANCE, left
 
 
+def test_writes_are_modelled_with_the_buffer_as_full_as_fio_finds_it(tmp_path: Path) -> None:
+    # Firmware fills this drive's buffer a little faster than flash empties it.
+    drive, table = hidden(4), {**SEEN, **UNSEEN}
+    table = {name: table[name] for name in ("rand-write-4k-32", "write-4k-16", "mixed-70-4k-32")}
+    measured = timing.measurements([write(tmp_path / "fit.json", measure(drive, table, 100_000))])
+    for pair in compare(drive, measured, 20_000):
+        if pair.kind == "write":
+            for part, latency in pair.modelled.percentiles.items():
+                assert latency == pytest.approx(pair.measured.percentiles[part], 0.03), pair
+
+
 def test_a_drive_is_recovered_by_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A rough fit: fewer requests of each job on a smaller drive, and fewer variants.
-    rough = {"SAMPLES": 300, "NEAR": 1, "MANY": 10_000, "CORES": (2, 4, 8)}
-    for name, value in {**rough, "BUFFERS": (1 << 22, 1 << 25)}.items():
+    rough: dict[str, Any] = {"SAMPLES": 800, "NEAR_VALUES": 5, "NEAR": 1, "ROUNDS": 4}
+    rough |= {"MANY": 10_000, "PROGRAMS": (1.0,)}
+    rough |= {"CHANNELS": (8, 16, 32), "DIES": (2, 4, 8), "CORES": (2, 4, 8)}
+    rough["BUFFERS"] = 1 << 21, 1 << 23, 1 << 25
+    for name, value in rough.items():
         monkeypatch.setattr(fitting, name, value)
-    for name, value in {"REGION": 1 << 12, "SETTLING": 10, "PAUSES": 2}.items():
+    for name, value in {"REGION": 1 << 12, "SETTLING": 10, "CHUNK": 1 << 12}.items():
         monkeypatch.setattr(jobs, name, value)
     pytest.importorskip("scipy", reason="the extra `fit` is not installed")
     drive = hidden(7)
@@ -207,7 +221,7 @@ def test_the_jobs_take_ten_minutes_and_are_what_the_fit_knows(
     ]
     assert sum(seconds) <= 600 and len(seconds) == len(SEEN)
     sections = re.findall(r"^\[(.*)\]$", text, re.MULTILINE)
-    assert sections == ["global", *list(SEEN)[:3], "fill", *list(SEEN)[3:]]
+    assert sections == ["global", *list(SEEN)[:5], "fill", *list(SEEN)[5:]]
     assert "cannot be written" in failure(capsys, "--jobs", tmp_path / "jobs" / "fit.fio" / "a")
 
 

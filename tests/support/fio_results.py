@@ -17,7 +17,7 @@ from potash_device.flash.profile import PAGE, Rate
 
 LISTED = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 """The percentiles that fio lists."""
-REGION = 1 << 18
+REGION = 1 << 20
 """Pages of the region that jobs read and write."""
 COMMAND = {"ioengine": "libaio", "direct": "1", "group_reporting": "1"}
 UNSEEN: Mapping[str, Mapping[str, str]] = {
@@ -60,7 +60,7 @@ def hidden(seed: int) -> timing.Profile:
         buffer_bytes=round(between(4, 64)) << 20,
         suspend_ns=int(random.choice([-1, 5000, 20_000])),
         pages=96,
-        blocks=8 + (12 << 30) // (channels * dies * 96 * 8 * PAGE),
+        blocks=8 + (64 << 30) // (channels * dies * 96 * 8 * PAGE),
         capacity=3 * REGION * PAGE,
     )
 
@@ -99,10 +99,11 @@ def _entry(
     depth = int(options["iodepth"]) * int(options.get("numjobs", "1"))
     mixed = {"read": 100, "write": 0, "rw": int(options.get("rwmixread", "50"))}
     share = mixed[options["rw"].removeprefix("rand")] / 100
-    pause = {"": 0, "2ms": 2, "50ms": 50, "500ms": 500}[options.get("thinktime", "")]
+    pause = int(options.get("thinktime", "0ms").removesuffix("ms"))
     burst = int(options.get("thinktime_blocks", "1"))
     random = np.random.default_rng([len(name), *name.encode()])
-    count = max(8 * burst, 50) if pause else 2 * max(samples // pages, 5000)
+    bursts = max(8, samples // 10 // (burst * pages))
+    count = burst * bursts if pause else 2 * max((4 if share == 1 else 1) * samples // pages, 5000)
     reads = random.random(count) < share
     places = REGION // pages
     first = random.integers(0, places, count) if "rand" in options["rw"] else np.arange(count)

@@ -6,9 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from potash.timing.fio import Latencies, Measurement
-from potash.timing.parameters import MIB, program_time, with_program_time
+from potash.timing.parameters import MIB, program_time, programming, with_program_time
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import PAGE, Profile, Rate
+
+FEW = 64
+"""Pages for which any write buffer has room."""
 
 
 class Evidence:
@@ -27,6 +30,17 @@ class Evidence:
             if measurement.job.random and measurement.job.pages == 1 and not measurement.job.empty
         ]
         """Random reads of one page."""
+        few = [
+            measurement
+            for measurement in self.writes
+            if measurement.job.pause_ns and measurement.job.burst * measurement.job.pages <= FEW
+        ]
+        means = [measurement.writes.mean for measurement in few if measurement.writes]
+        # Without a write buffer, even these show tPROG.
+        buffered = min(means, default=0.0) < program_time(base)
+        self.firmware = [measurement for measurement in self.reads if measurement.job.empty]
+        self.firmware += few if buffered else []
+        """Requests that take no flash: of what was never written, and few writes at a time."""
         self.deep = any(measurement.job.depth > 1 for measurement in self.small)
         idle = [
             measurement.reads
@@ -47,6 +61,7 @@ class Evidence:
         self.fastest = max(
             measurement.job.depth * measurement.job.pages * PAGE / found.mean
             for measurement, found in self._read()
+            if not measurement.job.pause_ns
         )
         """Bytes in a nanosecond of the fastest reads."""
 
@@ -104,7 +119,8 @@ class Evidence:
         profile = replace(profile, cores=cores)
         page = PAGE * profile.link.ns / profile.link.bytes
         empty = {measurement.job.depth: found.mean for measurement, found in self._read()
-                 if measurement.job.empty and measurement.job.pages == 1}  # fmt: skip
+                 if measurement.job.empty and measurement.job.pages == 1
+                 and not measurement.job.pause_ns}  # fmt: skip
         if 1 in empty and (depth := max(empty)) > 1:
             whole = empty[1] - page - profile.submission_ns - profile.read_page_ns
             command = empty[depth] / depth * max(1, cores) - profile.read_page_ns
@@ -128,12 +144,13 @@ class Evidence:
                 )
         return self.with_read_times(profile)
 
-    def with_program_time(self, profile: Profile) -> Profile:
-        """The tPROG with which all dies program as fast as the fastest writes are."""
+    def with_program_time(self, profile: Profile, part: float) -> Profile:
+        """A part of the tPROG with which the drive programs as fast as the fastest writes are."""
         rates = [
             measurement.job.depth * measurement.job.pages * PAGE / found.mean
             for measurement, found in self._written()
             if not measurement.job.reads and not measurement.job.pause_ns
         ]
-        unit = profile.total_dies * profile.unit_pages * PAGE
-        return with_program_time(profile, unit / max(rates)) if rates else profile
+        if not rates:
+            return profile
+        return with_program_time(profile, part * programming(profile) / max(rates))

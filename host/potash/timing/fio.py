@@ -73,18 +73,23 @@ class Measurement(NamedTuple):
 _JOBS = """
 empty-read-4k-1     randread   4k   1
 empty-read-4k-64    randread   4k   64
+empty-read-128k-1   randread   128k 1
 empty-read-128k-32  randread   128k 32
+empty-burst-4k-64   randread   4k   64  thinktime=2ms thinktime_blocks=64
 rand-read-4k-1      randread   4k   1
 rand-read-4k-4      randread   4k   4
 rand-read-4k-16     randread   4k   16
 rand-read-4k-64     randread   4k   64
 rand-read-4k-256    randread   4k   256
+rand-burst-4k-256   randread   4k   256 thinktime=5ms thinktime_blocks=256
 rand-read-16k-1     randread   16k  1
 rand-read-128k-1    randread   128k 1
 rand-read-128k-16   randread   128k 16
+rand-burst-128k-32  randread   128k 32  thinktime=5ms thinktime_blocks=32
 seq-read-128k-32    read       128k 32
 rand-write-4k-idle  randwrite  4k   1   thinktime=2ms
 seq-write-128k-idle write      128k 1   thinktime=50ms
+write-burst-4k-64   randwrite  4k   64  thinktime=10ms thinktime_blocks=64
 burst-128k-16       write      128k 16  thinktime=500ms thinktime_blocks=512
 rand-write-4k-32    randwrite  4k   32
 seq-write-128k-32   write      128k 32
@@ -119,9 +124,13 @@ def _options(line: str) -> dict[str, str]:
     """Options of a line of the table."""
     name, rw, size, depth, *more = line.split()
     options = {"name": name, "rw": rw, "bs": size, "iodepth": depth}
-    if int(depth) >= THREADED:
+    options |= dict(option.split("=", 1) for option in more)
+    if "thinktime_blocks" in options:
+        # All of a burst in one submission, and the pause after as many requests have been issued.
+        options |= {"iodepth_batch": depth, "thinktime_blocks_type": "issue"}
+    elif int(depth) >= THREADED:
         options |= {"iodepth": str(int(depth) // 4), "numjobs": "4"}
-    return options | dict(option.split("=", 1) for option in more)
+    return options
 
 
 TABLE: Mapping[str, Mapping[str, str]] = {
@@ -130,7 +139,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 """Options of the jobs, by name."""
 
 
-def job_files(size: str = "16G", seconds: int = 27) -> dict[str, str]:
+def job_files(size: str = "16G", seconds: int = 22) -> dict[str, str]:
     """The jobs as files of fio, by name: ten minutes, and hours for a drive that is overwritten."""
     title = "Ten minutes on a drive that is empty (blkdiscard) and has nothing else to do."
     fit, filled = _head(title, "fit"), False

@@ -1,16 +1,17 @@
 """A drive's profile from measurements of it: the one whose modelled latencies agree.
 
-Reads are fitted first, which show dies, tR, channels, link and firmware; then writes, which show
-tPROG and the write buffer; then, on a drive that was overwritten, the spare flash. SciPy's least
-squares find the numbers, from closed forms on. How many channels, dies and cores there are is tried
-out. What no measurement shows stays as it is in the base profile.
+Stage by stage, more of the numbers are fitted to more of the jobs: first the firmware, by requests
+that take no flash; then channels, dies and tR, by reads; then tPROG and the write buffer, by
+writes; then all of them; and on a drive that was overwritten, the spare flash. Each stage tries out
+what has no gradient, such as the number of cores, from closed forms on; SciPy's least squares find
+the other numbers. What no measurement shows stays as it is in the base profile.
 """
 
 import importlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,17 @@ from potash.timing.evidence import Evidence
 from potash.timing.fio import Job, Latencies, Measurement
 from potash.timing.jobs import Model, capacity, spare
 from potash.timing.parameters import (
-    FIRMWARE_READS,
-    FIRMWARE_WRITES,
+    ALL,
+    BUFFER,
+    BUS,
+    FIRMWARE,
     READS,
+    WRITES,
     Number,
     least_buffer,
-    parameters_of_writes,
+    program_time,
+    with_buffer,
+    with_program_time,
 )
 from potash_device.flash.profile import MOST_PAGES, Profile
 
@@ -35,26 +41,32 @@ DIES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Dies of a channel."""
 MOST_DIES = 256
 CORES = (1, 2, 4, 8, 16)
-BUFFERS = (0, *(1 << shift for shift in range(20, 28)))
+BUFFERS = (0, *(round(2 ** (shift / 2)) for shift in range(40, 55)))
 """Sizes of write buffers with which the search begins."""
-SUSPENSIONS = (-1, 10_000)
-"""Times of suspension, likewise."""
+NEAR_VALUES = 9
+"""Number of near sizes, rates and tPROG that are tried."""
+PROGRAMS = (1.0, 0.5)
+"""Parts of the longest possible tPROG with which the search begins."""
+SUSPENSIONS = (-1, *(1000 << shift for shift in range(7)))
+"""Times of suspension that are tried; the search begins with the first one and with 8 µs."""
 SPARES = 1.02, 2.0
 """Limits of the spare flash, as `potash.timing.jobs.spare` has it."""
 
-SAMPLES = 3000
-"""Requests of a job that are counted while a profile is searched; up to three times as many at the
-end of the search."""
+SAMPLES = 8000
+"""Requests of a job that are counted while a profile is searched; three times as many at the end
+of the search."""
 MANY = 400_000
 """Requests of a job for the result."""
 NEAR = 3
-"""Variants that are kept."""
+"""Variants that are kept by a stage; twice as many are fitted a little."""
+ROUNDS = 10
+"""Steps of least squares at most; 2 where numbers are fitted a little."""
 SMALL = 100.0
 """Numbers much above are fitted by their logarithms."""
 STEP = 0.1
 """Change of a number, as a part of it, by which its effect is seen."""
-MEAN_ERROR, CLASS_ERROR, TYPICAL_ERROR = 0.003, 0.01, 0.03
-"""Errors of means, of percentiles by fio's classes, and of these with the chance of short jobs."""
+MEAN_ERROR, CLASS_ERROR = 0.003, 0.01
+"""Errors of means, and of percentiles by fio's classes, beside the chance of short jobs."""
 SHOWN = 0.01
 """Latencies show a number if one changes by this part when the number changes by a fifth."""
 
@@ -88,7 +100,7 @@ def fit(
     """The profile with which the latencies of `potash.timing.measurements` are modelled.
 
     `base` has the geometry of a die, and what no measurement shows. Of each modelled job, `samples`
-    requests are counted, by default 3000. Raises TimingError if random
+    requests are counted, by default 8000. Raises TimingError if random
     reads of 4 KiB with one in flight are missing, and PotashError without SciPy.
     """
     return _Fit(Evidence(measured, base), progress, samples or SAMPLES).result()
@@ -140,8 +152,9 @@ def _differences(compared: Iterable[Compared]) -> _Differences:
     return _Differences(np.array(values), np.array(errors))
 
 
-_Found = list[tuple[float, Profile]]
-"""Profiles, and what is left of the differences with each; the best first."""
+def _cost(found: _Differences, errors: NDArray[np.float64]) -> float:
+    """The sum of squared differences, large ones linear, as SciPy's `soft_l1` has it."""
+    return float((np.sqrt(1 + (found.values / errors) ** 2) - 1).sum())
 
 
 class _Fit:
@@ -153,91 +166,109 @@ class _Fit:
                 "this needs the package scipy, which is not installed: pip install 'potash[fit]'"
             ) from None
         self._evidence, self._progress, self._samples = evidence, progress, samples
-        self._read: tuple[Any, _Differences | None] = None, None
-        """The latest reads, and what they depend on."""
 
     def result(self) -> Fitted:
         """The fit, stage by stage."""
         evidence = self._evidence
-        variants = self._geometries()
+        numbers: Sequence[Number] = ALL if evidence.writes else READS
+        found = self._with_geometry(self._with_firmware(evidence.start()))
         if evidence.writes:
-            variants = self._written(variants)
-        numbers = [*READS, *(parameters_of_writes(variants[0]) if evidence.writes else ())]
-        found = self._each(variants, numbers, evidence.plain, "all numbers", 6, 2)
-        # Many requests tell channels that differ little.
-        profile = min(self._near(found), key=lambda each: self._cost(each, evidence.plain, 10))
-        profile = self._with_near_buffer(profile)
-        _, profile = self._least(profile, numbers, evidence.plain, 8, 3)
+            found = self._with_writes(found)
+        found = self._stage("all numbers", found, numbers, evidence.plain)
+        found = [self._with_near(profile, 1 / 16) for profile in found]
+        # More requests tell drives that differ little.
+        profile = self._ranked(found, evidence.plain, 3)[0]
+        errors = self._modelled(profile, evidence.plain, 3).errors
+        _, profile = self._least(profile, numbers, evidence.plain, errors, ROUNDS, 3)
+        profile = self._with_near(profile, 1 / 16)
+        numbers = [
+            number
+            for number in (*numbers, *((BUFFER,) if evidence.writes else ()))
+            if number.get(profile) >= number.low
+        ]
         profile, kept = self._with_what_shows(profile, numbers)
         profile = self._sized(profile)
         if evidence.steady:
             profile = self._with_spare(profile)
         shown = [number.name for number in numbers if number.name not in kept]
         shown = ["read_ns", *(("channels", "dies") if evidence.deep else ()), *shown]
-        if evidence.writes and evidence.base.cores:
-            shown.append("cores")
+        shown += ["cores"] if evidence.firmware and evidence.base.cores else []
         shown += ["capacity"] if evidence.steady else []
         return Fitted(profile, shown, kept, compare(profile, evidence.all, MANY))
 
-    def _geometries(self) -> list[Profile]:
-        """Drives with channels and dies that reads allow."""
-        evidence, base = self._evidence, self._evidence.base
-        start = evidence.start()
-        pairs = {(base.channels, base.dies): None} | {
-            (channels, dies): None
-            for channels in CHANNELS
-            for dies in DIES
-            if channels * dies <= MOST_DIES
-        }
-        if not evidence.deep:
-            pairs = {(base.channels, base.dies): None}
-        variants = [replace(start, channels=channels, dies=dies) for channels, dies in pairs]
-        variants.sort(key=lambda variant: self._cost(variant, evidence.reads))
-        found = self._each(variants[: 2 * NEAR], READS, evidence.reads, "channels and dies", 8)
-        return self._near(found)
-
-    def _written(self, profiles: Sequence[Profile]) -> list[Profile]:
-        """The drives with what writes show: times of commands and cores, which reads alone do not
-        tell apart, tPROG and the buffer. All is fitted to the first, and the others have the same.
-        """
+    def _with_firmware(self, start: Profile) -> list[Profile]:
+        """Drives with cores and times of commands that requests show which take no flash."""
         evidence = self._evidence
-        first, *others = map(evidence.with_program_time, profiles)
-        measured = [each for each in evidence.reads if each.job.empty or each in evidence.small]
-        measured += [each for each in evidence.writes if each.job.pause_ns and each.job.burst == 1]
-        counts = CORES if first.cores else (0,)
-        variants = [evidence.with_firmware(first, cores) for cores in counts]
-        numbers = [*FIRMWARE_READS, *FIRMWARE_WRITES]
-        found = self._near(self._each(variants, numbers, measured, "firmware", 4))
-        found = [self._buffered(variant) for variant in found]
-        numbers += parameters_of_writes(found[0])[len(FIRMWARE_WRITES) :]
-        best = self._each(found, numbers, evidence.plain, "cores", 4, 2)[0][1]
-        same = {number.name: getattr(best, number.name) for number in numbers}
-        same |= {name: getattr(best, name) for name in ("cores", "buffer_bytes", "suspend_ns")}
-        return [best, *(evidence.with_read_times(replace(variant, **same)) for variant in others)]
+        if not evidence.firmware:
+            return [start]
+        counts = sorted({*CORES, start.cores}) if start.cores else (0,)
+        variants = [evidence.with_firmware(start, cores) for cores in counts]
+        return self._stage("firmware", variants, FIRMWARE, evidence.firmware)
 
-    def _buffered(self, profile: Profile) -> Profile:
-        """The drive with tPROG, a write buffer, and with or without suspension."""
-        writes, least = self._evidence.writes, least_buffer(profile)
-        sizes = [size for size in BUFFERS if not size or size >= least]
-        found: _Found = []
-        for suspend in SUSPENSIONS:
-            self._progress("fitting the write buffer", len(found) / len(SUSPENSIONS))
-            some = [replace(profile, buffer_bytes=size, suspend_ns=suspend) for size in sizes]
-            variant = self._with_near_buffer(
-                min(some, key=lambda variant: self._cost(variant, writes))
+    def _with_geometry(self, profiles: Sequence[Profile]) -> list[Profile]:
+        """Drives with channels and dies that reads allow; the others have those of the best."""
+        evidence, first = self._evidence, profiles[0]
+        pairs = {(first.channels, first.dies)}
+        if evidence.deep:
+            pairs |= {
+                (channels, dies)
+                for channels in CHANNELS
+                for dies in DIES
+                if channels * dies <= MOST_DIES
+            }
+        variants = [replace(first, channels=pair[0], dies=pair[1]) for pair in sorted(pairs)]
+        numbers = (BUS,) if evidence.firmware else READS
+        found = self._stage("channels and dies", variants, numbers, evidence.reads)
+        best = found[0]
+        return found + [
+            replace(other, channels=best.channels, dies=best.dies) for other in profiles[1:]
+        ]
+
+    def _with_writes(self, profiles: Sequence[Profile]) -> list[Profile]:
+        """Drives with tPROG, a write buffer, and with or without suspension; likewise."""
+        evidence, first = self._evidence, profiles[0]
+        variants = [
+            evidence.with_program_time(
+                replace(first, buffer_bytes=size, suspend_ns=suspension), part
             )
-            found.append(self._least(variant, parameters_of_writes(variant), writes, 6))
-        return self._with_near_buffer(min(found, key=lambda variant: variant[0])[1])
+            for size in BUFFERS
+            if not size or size >= least_buffer(first)
+            for suspension in (SUSPENSIONS[0], 8000)
+            for part in PROGRAMS
+        ]
+        found = self._stage("writes", variants, WRITES, evidence.writes)
+        found = [self._with_near(profile, 1 / 2) for profile in found]
+        best = found[0]
+        return found + [
+            replace(
+                other,
+                program_ns=best.program_ns,
+                buffer_bytes=best.buffer_bytes,
+                suspend_ns=best.suspend_ns,
+            )
+            for other in profiles[1:]
+        ]
 
-    def _with_near_buffer(self, profile: Profile) -> Profile:
-        """The drive with the best buffer of half to twice its size: latencies jump where one more
-        program unit fits in, which stops least squares."""
-        if not profile.buffer_bytes or not self._evidence.writes:
+    def _with_near(self, profile: Profile, octaves: float) -> Profile:
+        """The drive with the best of near rates of channels, sizes of the buffer, times of
+        suspension, and tPROG, one after the other. Least squares stop at them: latencies of large
+        reads and full buffers jump, depend weakly on suspension, and have an edge at the longest
+        tPROG with which programming is fast enough."""
+        evidence, writes = self._evidence, self._evidence.writes
+        factors = 2.0 ** np.linspace(-octaves, octaves, NEAR_VALUES)
+        variants = [BUS.set(profile, BUS.get(profile) * factor) for factor in factors]
+        variants = [profile, *map(evidence.with_read_times, variants)]
+        profile = self._ranked(variants, evidence.reads)[0]
+        if not writes:
             return profile
-        sizes = profile.buffer_bytes * 2.0 ** np.linspace(-1, 1, 17)
-        least = least_buffer(profile)
-        some = [replace(profile, buffer_bytes=max(least, round(size))) for size in sizes]
-        return min(some, key=lambda variant: self._cost(variant, self._evidence.writes))
+        if size := profile.buffer_bytes:
+            variants = [with_buffer(profile, size * factor) for factor in factors]
+            profile = self._ranked([profile, *variants], writes)[0]
+        variants = [replace(profile, suspend_ns=suspension) for suspension in SUSPENSIONS]
+        profile = self._ranked([profile, *variants], writes)[0]
+        mean = program_time(profile)
+        variants = [with_program_time(profile, mean * factor) for factor in factors]
+        return self._ranked([profile, *variants], writes)[0]
 
     def _with_what_shows(
         self, profile: Profile, numbers: Sequence[Number]
@@ -263,12 +294,15 @@ class _Fit:
         return replace(sized, capacity=capacity(sized, spare(base)))
 
     def _with_spare(self, profile: Profile) -> Profile:
+        steady = self._evidence.steady
+        errors = self._modelled(profile, steady).errors
+
         def at(part: float) -> Profile:
             return replace(profile, capacity=capacity(profile, part))
 
         def cost(part: float) -> float:
             self._progress("fitting the spare flash", None)
-            return self._cost(at(part), self._evidence.steady)
+            return _cost(self._modelled(at(part), steady), errors)
 
         options = {"xatol": 0.003, "maxiter": 16}
         found = self._optimize.minimize_scalar(
@@ -276,43 +310,48 @@ class _Fit:
         )
         return at(found.x)
 
-    def _near(self, found: _Found) -> list[Profile]:
-        """The profiles that agree nearly as well as the best."""
-        return [profile for cost, profile in found if cost <= 1.5 * found[0][0] + 5]
-
-    def _each(
+    def _stage(
         self,
+        name: str,
         variants: Sequence[Profile],
         numbers: Sequence[Number],
         measured: Sequence[Measurement],
-        name: str,
-        rounds: int,
-        effort: int = 1,
-    ) -> _Found:
-        """The best of the variants once their numbers are fitted: all of them a little, then these
-        to the end."""
-        errors = self._modelled(variants[0], measured, effort).errors
-        found = [(0.0, profile) for profile in variants]
-        for left in (2, rounds):
-            for at, (_, profile) in enumerate(found):
-                self._progress(f"fitting the {name}", at / len(found))
-                found[at] = self._least(profile, numbers, measured, left, effort, errors)
-            found = sorted(found, key=lambda pair: pair[0])[:NEAR]
+    ) -> list[Profile]:
+        """The variants that agree best once their numbers are fitted, and others nearly as well:
+        more of them a little, then these to the end."""
+        found = self._ranked(variants, measured)[: 2 * NEAR]
+        errors = self._modelled(found[0], measured).errors
+        for left, factor in ((2, 3.0), (ROUNDS, 1.5)):
+            fitted = list[tuple[float, Profile]]()
+            for at, profile in enumerate(found):
+                self._progress(f"fitting {name}", at / len(found))
+                fitted.append(self._least(profile, numbers, measured, errors, left))
+            fitted.sort(key=lambda pair: pair[0])
+            most = factor * fitted[0][0] + 5
+            found = [profile for cost, profile in fitted[:NEAR] if cost <= most]
         return found
+
+    def _ranked(
+        self, variants: Sequence[Profile], measured: Sequence[Measurement], effort: int = 1
+    ) -> list[Profile]:
+        """The variants, from the one that agrees best on."""
+        found = [self._modelled(profile, measured, effort) for profile in variants]
+        costs = [_cost(each, found[0].errors) for each in found]
+        pairs = sorted(zip(costs, variants, strict=True), key=lambda pair: pair[0])
+        return [profile for _, profile in pairs]
 
     def _least(
         self,
         profile: Profile,
         numbers: Sequence[Number],
         measured: Sequence[Measurement],
+        errors: NDArray[np.float64],
         rounds: int,
         effort: int = 1,
-        errors: NDArray[np.float64] | None = None,
     ) -> tuple[float, Profile]:
         """Least squares from a profile on: the sum that is left, and the profile."""
-        if errors is None:
-            errors = self._modelled(profile, measured, effort).errors
-        start = np.log([max(number.get(profile), number.low) + SMALL for number in numbers])
+        numbers = [number for number in numbers if number.get(profile) >= number.low]
+        start = np.log([number.get(profile) + SMALL for number in numbers])
 
         def at(changes: Iterable[float]) -> Profile:
             found = profile
@@ -336,29 +375,7 @@ class _Fit:
         )
         return float(found.cost), at(found.x)
 
-    def _cost(self, profile: Profile, measured: Sequence[Measurement], effort: int = 1) -> float:
-        """The sum of squared differences, large ones linear, as `_least` has it."""
-        values = self._modelled(profile, measured, effort).values
-        return float((np.sqrt(1 + (values / TYPICAL_ERROR) ** 2) - 1).sum())
-
     def _modelled(
-        self, profile: Profile, measured: Sequence[Measurement], effort: int
+        self, profile: Profile, measured: Sequence[Measurement], effort: int = 1
     ) -> _Differences:
-        """Differences of reads, then of writes: those of reads stay while only writes change."""
-        reads = [each for each in measured if each.job.reads == 1]
-        writes = [each for each in measured if each.job.reads < 1]
-        unwritten = replace(
-            profile,
-            write_command_ns=0,
-            write_page_ns=0,
-            program_ns=(1,),
-            buffer_bytes=0,
-            suspend_ns=-1,
-        )
-        key = unwritten, effort, [each.job for each in reads]
-        before, read = self._read
-        if read is None or before != key:
-            read = _differences(compare(profile, reads, effort * self._samples))
-            self._read = key, read
-        written = _differences(compare(profile, writes, effort * self._samples))
-        return _Differences(*map(np.concatenate, zip(read, written, strict=True)))
+        return _differences(compare(profile, measured, effort * self._samples))

@@ -12,18 +12,23 @@ from potash.timing.fio import Job, Latencies, Measurement
 from potash_device.flash.profile import PAGE, Profile
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.requests import REQUEST, Op
+from potash_firmware.ftl.state import BUFFERED
 
 REGION = 1 << 14
-"""Pages that jobs read and write, rounded up to superblocks."""
-PAUSES = 8
-"""Greatest number of bursts of a job with pauses, as they are alike."""
+"""Pages that jobs read and write, rounded up so that each half has whole superblocks."""
+BURSTS = 4
+"""Least number of bursts of a job with pauses."""
+MOST_BURSTS = 100
+"""Greatest number of them, as they are alike."""
 BATCHES = 8
 """Parts of a job by which the errors of its latencies are estimated."""
 SETTLING = 40
 """Requests at the beginning of a job that are not counted, for each in flight: they all came at
 once."""
-MOST_WARM = 1 << 14
-"""Requests that are not counted at the beginning of a job."""
+CHUNK = 1 << 14
+"""Pages that a job writes before its write buffer is looked at again."""
+MOST_CHUNKS = 10
+"""Number of times that this is done at most."""
 STEADY_SUPERBLOCKS = 96
 """Superblocks of data of a drive that is overwritten, and of its spare flash."""
 STEADY_PAGES = 768
@@ -61,9 +66,8 @@ class Model:
         period = _period(profile)
         pages = period * max(1, REGION // (4 * rows * period))
         superblock = rows * pages
-        whole = -(-REGION // superblock)
-        written = sum(self._count(profile, job) * (1 - job.reads) * job.pages for job in jobs)
-        written += len(jobs) * profile.buffer_bytes // PAGE
+        whole = 2 * -(-REGION // (2 * superblock))
+        written = sum(self._written(job) for job in jobs)
         blocks = whole + int(1.1 * written / superblock) + profile.kept_free + profile.frontiers + 8
         size = whole * superblock
         # As many pages are not written.
@@ -71,7 +75,7 @@ class Model:
             replace(profile, pages=pages, blocks=blocks + whole, capacity=2 * size * PAGE)
         )
         self._region = size
-        self._fill(size)
+        self._fill()
 
     @classmethod
     def overwritten(cls, profile: Profile, spare: float, samples: int) -> "Model":
@@ -91,64 +95,91 @@ class Model:
         self._samples = samples
         self._drive = Drive(replace(small, capacity=capacity(small, spare)))
         self._region = self._drive.profile.logical_pages
-        self._fill(self._region)
+        self._fill()
         job = Job("overwrite", True, 0.0, 1, 32)
         self._drive.closed_loop(
             self._requests(job, 3 * self._region), np.zeros(job.depth, np.int64)
         )
         return self
 
-    def _fill(self, pages: int) -> None:
-        """Write so many pages in order, from the first on, and again if they are more."""
+    def _fill(self) -> None:
+        """Write the region in order."""
         step = 1 << 10
-        whole = self._region if pages <= self._region else self._region // step * step
-        fill = np.zeros(-(-pages // step), REQUEST)
-        start = np.arange(len(fill)) * step
-        fill["op"], fill["first"] = Op.WRITE, start % whole
-        fill["count"] = np.minimum(step, pages - start)
+        fill = np.zeros(-(-self._region // step), REQUEST)
+        fill["op"], fill["first"] = Op.WRITE, np.arange(len(fill)) * step
+        fill["count"] = np.minimum(step, self._region - fill["first"])
         self._drive.run(fill)
 
-    def _count(self, profile: Profile, job: Job) -> int:
-        """All requests of a job."""
+    def _written(self, job: Job) -> float:
+        """Pages that a job writes at most."""
+        pages = self._count(job) * job.pages
+        if job.reads < 1 and not job.pause_ns:
+            pages += SETTLING * job.depth * job.pages + MOST_CHUNKS * CHUNK
+        return pages * (1 - job.reads)
+
+    def _count(self, job: Job) -> int:
+        """The requests of a job that are counted."""
+        counted = self._samples if job.pages == 1 else self._samples // 4
         if job.pause_ns:
-            return job.burst * max(2, min(PAUSES, self._samples // job.burst))
-        counted = max(self._samples if job.pages == 1 else self._samples // 4, 8 * job.depth)
-        return _warm(profile, job) + counted
+            return job.burst * max(BURSTS, min(counted // job.burst, MOST_BURSTS))
+        return max(counted, 64 * job.depth)
 
     def measure(self, job: Job) -> Measurement:
-        """The latencies of a job."""
+        """The latencies of a job that begins with the drive idle, as fio runs it."""
         drive = self._drive
         drive.rest()
-        count = self._count(drive.profile, job)
-        requests = self._requests(job, count)
-        if job.reads < 1 and not job.pause_ns:
-            self._fill(drive.profile.buffer_bytes // PAGE)
+        requests = self._requests(job, self._count(job))
+        flying = np.zeros(job.depth, np.int64)
         if job.pause_ns:
-            first = 0
-            for start in range(0, count, job.burst):
+            for start in range(0, len(requests), job.burst):
                 part = requests[start : start + job.burst]
-                ends = drive.closed_loop(part, np.full(job.depth, first))
+                ends = drive.closed_loop(part, flying)
                 part["time"] = ends - part["time"]
-                first = int(ends.max()) + job.pause_ns
+                flying[:] = ends.max() + job.pause_ns
         else:
-            ends = drive.closed_loop(requests, np.zeros(job.depth, np.int64))
+            self._settle(job, flying)
+            ends = drive.closed_loop(requests, flying)
             requests["time"] = ends - requests["time"]
-        found = requests[_warm(drive.profile, job) :]
+        # Of a burst, the first requests are faster than the last ones.
+        parts = min(BATCHES, len(requests) // job.burst) if job.pause_ns else BATCHES
         return Measurement(
             job,
-            _summary(found, Op.READ) if job.reads else None,
-            _summary(found, Op.WRITE) if job.reads < 1 else None,
+            _summary(requests, Op.READ, parts) if job.reads else None,
+            _summary(requests, Op.WRITE, parts) if job.reads < 1 else None,
         )
 
+    def _settle(self, job: Job, flying: NDArray[np.int64]) -> None:
+        """Run a job until requests have spread in time, and the write buffer is full or does not
+        become so. How it became full decides which dies are programmed at which times from then on:
+        a buffer that is filled otherwise, such as in order, gives other latencies for good."""
+        drive, before = self._drive, 0
+        drive.closed_loop(self._requests(job, SETTLING * job.depth), flying)
+        size = drive.profile.buffer_bytes // PAGE
+        if job.reads == 1 or not size:
+            return
+        requests = self._requests(job, CHUNK // job.pages)
+        for _ in range(MOST_CHUNKS):
+            drive.closed_loop(requests, flying)
+            filled = int(drive.state.registers[BUFFERED])
+            if filled - before < size / MOST_CHUNKS:
+                return
+            before = filled
+
     def _requests(self, job: Job, count: int) -> NDArray[np.void]:
-        """The same ones for every profile, so that latencies are comparable."""
+        """The same ones for every profile, so that latencies are comparable.
+
+        On a drive that is not overwritten, writes among reads are to pages of their own: a real
+        drive's region is so large that hardly a read finds what is still in the write buffer.
+        """
         random = np.random.default_rng(zlib.crc32(job.name.encode()))
-        requests, places = np.zeros(count, REQUEST), self._region // job.pages
-        requests["op"] = np.where(random.random(count) < job.reads, Op.READ, Op.WRITE)
+        parts = 1 if job.steady or job.reads in (0, 1) else 2
+        requests, places = np.zeros(count, REQUEST), self._region // parts // job.pages
+        writes = random.random(count) >= job.reads
+        requests["op"] = np.where(writes, Op.WRITE, Op.READ)
         where = random.random(count) * places if job.random else np.arange(count) % places
         requests["first"] = where.astype(np.int64) * job.pages
         requests["count"] = job.pages
-        requests["first"] += self._region if job.empty else 0
+        requests["first"] += self._region * job.empty + self._region // 2 * writes * (parts - 1)
         return requests
 
 
@@ -157,25 +188,11 @@ def _period(profile: Profile) -> int:
     return math.lcm(len(profile.read_ns), profile.program_pages * len(profile.program_ns))
 
 
-def _warm(profile: Profile, job: Job) -> int:
-    """Requests until the write buffer is as full as it will be, which are not counted."""
-    if job.pause_ns:
-        return 0
-    if job.reads == 1 or not profile.buffer_bytes:
-        return SETTLING * job.depth
-    size = job.pages * PAGE
-    units = profile.buffer_bytes / (profile.total_dies * profile.unit_pages * PAGE)
-    emptied = units * max(profile.program_ns) / (1 + job.reads * min(profile.read_ns))
-    most = min(profile.buffer_bytes / size / (1 - job.reads), job.depth * emptied, MOST_WARM)
-    # A power of two, so that drives that differ a little have the same requests.
-    return SETTLING * job.depth + (1 << int(2 * most).bit_length())
-
-
-def _summary(requests: NDArray[np.void], op: Op) -> Latencies:
-    latencies = requests["time"][requests["op"] == op]
-    figures = _figures(latencies)
-    parts = [part for part in np.array_split(latencies, BATCHES) if len(part)]
-    errors = np.std([_figures(part) for part in parts], axis=0) / math.sqrt(len(parts)) / figures
+def _summary(requests: NDArray[np.void], op: Op, count: int) -> Latencies:
+    figures = _figures(requests["time"][requests["op"] == op])
+    parts = [part["time"][part["op"] == op] for part in np.array_split(requests, count)]
+    each = [_figures(part) for part in parts if len(part)]
+    errors = np.std(each, axis=0) / math.sqrt(len(each)) / figures
     return Latencies(
         float(figures[0]), dict(zip(COMPARED, figures[1:].tolist(), strict=True)), errors.tolist()
     )

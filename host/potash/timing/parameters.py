@@ -10,7 +10,8 @@ MIB = 1 << 20
 
 
 class Number(NamedTuple):
-    """A number of a profile: nanoseconds, bytes, or of a rate the nanoseconds of a MiB."""
+    """A number of a profile: nanoseconds, bytes, or of a rate the nanoseconds of a MiB. A drive
+    with one below `low` does not have it: no write buffer, no suspension."""
 
     name: str
     get: Callable[[Profile], float]
@@ -51,22 +52,36 @@ def with_program_time(profile: Profile, mean: float) -> Profile:
     return replace(profile, program_ns=times)
 
 
-FIRMWARE_READS = _field("completion_ns"), _field("read_command_ns"), _field("read_page_ns")
-FIRMWARE_WRITES = _field("write_command_ns"), _field("write_page_ns")
-READS = (*FIRMWARE_READS, _rate("link"), _rate("bus"))
-"""Numbers that reads show; tR follows from them."""
-
-
 def least_buffer(profile: Profile) -> int:
     """Bytes of the smallest write buffer that the drive can have."""
     return profile.streams * profile.unit_pages * PAGE
 
 
-def parameters_of_writes(profile: Profile) -> list[Number]:
-    """Numbers that writes show, too."""
-    numbers = [*FIRMWARE_WRITES, Number("program_ns", program_time, with_program_time, 1000)]
-    if profile.buffer_bytes:
-        numbers.append(_field("buffer_bytes", least_buffer(profile)))
-    if profile.suspend_ns >= 0:
-        numbers.append(_field("suspend_ns"))
-    return numbers
+def programming(profile: Profile) -> int:
+    """Bytes that are programmed at a time: by all dies, or as many as the write buffer holds."""
+    dies = profile.total_dies * profile.unit_pages * PAGE
+    return min(dies, profile.buffer_bytes) if profile.buffer_bytes else dies
+
+
+def with_buffer(profile: Profile, size: float) -> Profile:
+    """The profile with a write buffer of another size, and the tPROG with which the drive programs
+    as fast as before."""
+    changed = replace(profile, buffer_bytes=max(least_buffer(profile), round(size)))
+    part = programming(changed) / programming(profile)
+    return with_program_time(changed, program_time(profile) * part)
+
+
+_FIRMWARE_READS = _field("completion_ns"), _field("read_command_ns"), _field("read_page_ns")
+_LINK = _rate("link")
+BUS = _rate("bus")
+BUFFER = Number("buffer_bytes", lambda profile: profile.buffer_bytes, with_buffer, 1)
+FIRMWARE = *_FIRMWARE_READS, _field("write_command_ns"), _field("write_page_ns"), _LINK
+"""Numbers that requests show which take no flash."""
+READS = *_FIRMWARE_READS, _LINK, BUS
+"""Numbers that reads show; tR follows from them."""
+WRITES = (
+    Number("program_ns", program_time, with_program_time, 1000),
+    _field("suspend_ns"),
+)
+"""Numbers that writes show for which flash is programmed."""
+ALL = *FIRMWARE, BUS, *WRITES
