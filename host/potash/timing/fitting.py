@@ -11,7 +11,7 @@ import importlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +157,17 @@ def _cost(found: _Differences, errors: NDArray[np.float64]) -> float:
     return float((np.sqrt(1 + (found.values / errors) ** 2) - 1).sum())
 
 
+def _had(profile: Profile, numbers: Iterable[Number]) -> list[Number]:
+    """Those numbers that a drive has."""
+    return [number for number in numbers if number.get(profile) >= number.low]
+
+
+def _with_fields(profiles: Iterable[Profile], other: Profile, *names: str) -> list[Profile]:
+    """The profiles with some fields of another one."""
+    fields: dict[str, Any] = {name: getattr(other, name) for name in names}
+    return [replace(profile, **fields) for profile in profiles]
+
+
 class _Fit:
     def __init__(self, evidence: Evidence, progress: Progress, samples: int) -> None:
         try:
@@ -181,11 +192,7 @@ class _Fit:
         errors = self._modelled(profile, evidence.plain, 3).errors
         _, profile = self._least(profile, numbers, evidence.plain, errors, ROUNDS, 3)
         profile = self._with_near(profile, 1 / 16)
-        numbers = [
-            number
-            for number in (*numbers, *((BUFFER,) if evidence.writes else ()))
-            if number.get(profile) >= number.low
-        ]
+        numbers = _had(profile, (*numbers, BUFFER) if evidence.writes else numbers)
         profile, kept = self._with_what_shows(profile, numbers)
         profile = self._sized(profile)
         if evidence.steady:
@@ -219,10 +226,7 @@ class _Fit:
         variants = [replace(first, channels=pair[0], dies=pair[1]) for pair in sorted(pairs)]
         numbers = (BUS,) if evidence.firmware else READS
         found = self._stage("channels and dies", variants, numbers, evidence.reads)
-        best = found[0]
-        return found + [
-            replace(other, channels=best.channels, dies=best.dies) for other in profiles[1:]
-        ]
+        return found + _with_fields(profiles[1:], found[0], "channels", "dies")
 
     def _with_writes(self, profiles: Sequence[Profile]) -> list[Profile]:
         """Drives with tPROG, a write buffer, and with or without suspension; likewise."""
@@ -238,16 +242,8 @@ class _Fit:
         ]
         found = self._stage("writes", variants, WRITES, evidence.writes)
         found = [self._with_near(profile, 1 / 2) for profile in found]
-        best = found[0]
-        return found + [
-            replace(
-                other,
-                program_ns=best.program_ns,
-                buffer_bytes=best.buffer_bytes,
-                suspend_ns=best.suspend_ns,
-            )
-            for other in profiles[1:]
-        ]
+        same = "program_ns", "buffer_bytes", "suspend_ns"
+        return found + _with_fields(profiles[1:], found[0], *same)
 
     def _with_near(self, profile: Profile, octaves: float) -> Profile:
         """The drive with the best of near rates of channels, sizes of the buffer, times of
@@ -350,7 +346,7 @@ class _Fit:
         effort: int = 1,
     ) -> tuple[float, Profile]:
         """Least squares from a profile on: the sum that is left, and the profile."""
-        numbers = [number for number in numbers if number.get(profile) >= number.low]
+        numbers = _had(profile, numbers)
         start = np.log([number.get(profile) + SMALL for number in numbers])
 
         def at(changes: Iterable[float]) -> Profile:

@@ -67,8 +67,12 @@ class Model:
         pages = period * max(1, REGION // (4 * rows * period))
         superblock = rows * pages
         whole = 2 * -(-REGION // (2 * superblock))
-        written = sum(self._written(job) for job in jobs)
-        blocks = whole + int(1.1 * written / superblock) + profile.kept_free + profile.frontiers + 8
+        written = sum(
+            (self._count(job) + SETTLING * job.depth) * job.pages + MOST_CHUNKS * CHUNK
+            for job in jobs
+            if job.reads < 1
+        )
+        blocks = whole + written // superblock + profile.kept_free + profile.frontiers + 8
         size = whole * superblock
         # As many pages are not written.
         self._drive = Drive(
@@ -109,13 +113,6 @@ class Model:
         fill["op"], fill["first"] = Op.WRITE, np.arange(len(fill)) * step
         fill["count"] = np.minimum(step, self._region - fill["first"])
         self._drive.run(fill)
-
-    def _written(self, job: Job) -> float:
-        """Pages that a job writes at most."""
-        pages = self._count(job) * job.pages
-        if job.reads < 1 and not job.pause_ns:
-            pages += SETTLING * job.depth * job.pages + MOST_CHUNKS * CHUNK
-        return pages * (1 - job.reads)
 
     def _count(self, job: Job) -> int:
         """The requests of a job that are counted."""
