@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from potash.timing.fio import Latencies, Measurement
-from potash.timing.parameters import MIB, program_time, programming, with_program_time
+from potash.timing.parameters import MIB, programming, with_program_time
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import PAGE, Profile, Rate
 
@@ -30,17 +30,6 @@ class Evidence:
             if measurement.job.random and measurement.job.pages == 1 and not measurement.job.empty
         ]
         """Random reads of one page."""
-        few = [
-            measurement
-            for measurement in self.writes
-            if measurement.job.pause_ns and measurement.job.burst * measurement.job.pages <= FEW
-        ]
-        means = [measurement.writes.mean for measurement in few if measurement.writes]
-        # Without a write buffer, even these show tPROG.
-        buffered = min(means, default=0.0) < program_time(base)
-        self.firmware = [measurement for measurement in self.reads if measurement.job.empty]
-        self.firmware += few if buffered else []
-        """Requests that take no flash: of what was never written, and few writes at a time."""
         self.deep = any(measurement.job.depth > 1 for measurement in self.small)
         idle = [
             measurement.reads
@@ -64,14 +53,24 @@ class Evidence:
             if not measurement.job.pause_ns
         )
         """Bytes in a nanosecond of the fastest reads."""
+        self.few = [
+            measurement
+            for measurement in self.writes
+            if measurement.job.pause_ns and measurement.job.burst * measurement.job.pages <= FEW
+        ]
+        """Few writes at a time, if there is a write buffer: without one, they show tPROG."""
+        means = [measurement.writes.mean for measurement in self.few if measurement.writes]
+        if min(means, default=0.0) > 2 * idle[0].mean:
+            self.few = []
+        self.firmware = [measurement for measurement in self.reads if measurement.job.empty]
+        self.firmware += self.few
+        """Requests that take no flash."""
 
     def _read(self) -> Iterator[tuple[Measurement, Latencies]]:
         return ((measurement, measurement.reads) for measurement in self.reads if measurement.reads)
 
-    def _written(self) -> Iterator[tuple[Measurement, Latencies]]:
-        return (
-            (measurement, measurement.writes) for measurement in self.writes if measurement.writes
-        )
+    def _written(self, some: Sequence[Measurement]) -> Iterator[tuple[Measurement, Latencies]]:
+        return ((measurement, measurement.writes) for measurement in some if measurement.writes)
 
     def start(self) -> Profile:
         """The base with the link of the fastest reads, the bus of idle reads of several pages, and
@@ -130,25 +129,21 @@ class Evidence:
         others = profile.submission_ns + profile.completion_ns
         idle = {
             measurement.job.pages: found.mean - others - measurement.job.pages * page
-            for measurement, found in self._written()
-            if measurement.job.pause_ns and measurement.job.depth == measurement.job.burst == 1
+            for measurement, found in self._written(self.few)
+            if measurement.job.depth == measurement.job.burst == 1
         }
         if len(idle) > 1:
             few, many = min(idle), max(idle)
             each = max(0.0, (idle[many] - idle[few]) / (many - few))
             command = max(0.0, idle[few] - few * each)
-            # Without a buffer, they show tPROG.
-            if command < program_time(profile):
-                profile = replace(
-                    profile, write_page_ns=round(each), write_command_ns=round(command)
-                )
+            profile = replace(profile, write_page_ns=round(each), write_command_ns=round(command))
         return self.with_read_times(profile)
 
     def with_program_time(self, profile: Profile, part: float) -> Profile:
         """A part of the tPROG with which the drive programs as fast as the fastest writes are."""
         rates = [
             measurement.job.depth * measurement.job.pages * PAGE / found.mean
-            for measurement, found in self._written()
+            for measurement, found in self._written(self.writes)
             if not measurement.job.reads and not measurement.job.pause_ns
         ]
         if not rates:

@@ -158,7 +158,7 @@ def _cost(found: _Differences, errors: NDArray[np.float64]) -> float:
 
 
 def _had(profile: Profile, numbers: Iterable[Number]) -> list[Number]:
-    """Those numbers that a drive has."""
+    """The numbers without those that a drive does not have, such as of suspension."""
     return [number for number in numbers if number.get(profile) >= number.low]
 
 
