@@ -187,6 +187,7 @@ def test_drives_are_compared_in_one_picture(
         (["--skew", "100/10"], "'100/10' is not two percentages from 1 to 99, like 90/10"),
         (["--policy", "gc=fifo", "--ftl", "page", "--ftl", "nix"], "there is no FTL nix"),
         (["--policy", "gc=fifo", "--policy", "gc=fifo,"], "'' is not KIND=POLICY"),
+        (["--policy", ","], "'' is not KIND=POLICY"),
         (["--policy", "gc=fifo,gc=greedy"], "has a kind twice; repeat --policy"),
         ([f"--policy=gc={one}" for one in range(9)], "have 9 combinations, and the picture has"),
     ],
@@ -196,6 +197,24 @@ def test_what_cannot_be_compared_is_refused_at_once(
 ) -> None:
     assert run_app(["drive", "compare", "--drive", str(small), *arguments]) > 0
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compare", "plot"])
+@pytest.mark.parametrize("name", ["small.toml", "../{}/small.toml", "mine.py"])
+def test_a_picture_takes_the_place_of_no_file_that_is_read(
+    command: str,
+    name: str,
+    small: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(small.parent)
+    Path("mine.py").write_text("")
+    before = small.read_text()
+    options = ("--drive", str(small), "--extend", "mine.py", "-o", name.format(small.parent.name))
+    assert run_app(["drive", command, *options]) == 2
+    assert "is read, too; name another file for the picture" in capsys.readouterr().err
+    assert (small.read_text(), Path("mine.py").read_text()) == (before, "")
 
 
 def test_skewed_requests_go_to_their_share_of_the_pages() -> None:

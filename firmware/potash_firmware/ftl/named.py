@@ -156,4 +156,4 @@ def ftl(
     near = difflib.get_close_matches(name, names, 1)
     there = f"there is {', '.join(names)}; --extend FILE adds those of a file"
     meant = f"did you mean {near[0]}?" if near else there
-    raise FtlError(f"there is no FTL {name}; {meant}")
+    raise FtlError(f"there is no FTL {name:.60}; {meant}")

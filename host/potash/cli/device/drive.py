@@ -19,6 +19,7 @@ from potash.cli.device.drive_options import (
     modelling,
     prepared,
     profile_names,
+    require_no_input,
     workload_options,
 )
 from potash.cli.drive.common import FILE, json_option, output_option, say
@@ -350,6 +351,7 @@ def plot(
     from potash.timing.steady import draw
 
     chosen = DriveOptions(**options)
+    require_no_input(output, chosen)
     # A file that cannot be written is refused at once.
     sink = contextlib.nullcontext() if output is None else replacing(output)
     with modelling(), showing() as progress, sink as file:

@@ -16,6 +16,7 @@ from potash.cli.device.drive_options import (
     modelling,
     prepared,
     profile_names,
+    require_no_input,
     workload_options,
     written_options,
 )
@@ -87,6 +88,8 @@ def compare(
             f"--drive, --ftl and --policy have {len(variants)} combinations, "
             f"and the picture has room for {len(COMPARED)}"
         )
+    for variant in variants.values():
+        require_no_input(output, variant)
     found: dict[str, reports.DriveVariant] = {}
     # A file that cannot be written is refused at once.
     sink = contextlib.nullcontext() if output is None else replacing(output)
@@ -121,7 +124,8 @@ def _combinations(
     that they are refused. Raises UsageError."""
     sets = [tuple(policy.split(",")) for policy in policies] or [()]
     for named in sets:
-        if len({policy.partition("=")[0] for policy in named}) < len(named):
+        kinds = [policy.partition("=")[0] for policy in named]
+        if any(kind and kinds.count(kind) > 1 for kind in kinds):
             raise click.UsageError(
                 f"--policy {','.join(named)} has a kind twice; repeat --policy to compare policies"
             )

@@ -142,6 +142,13 @@ class Prepared(NamedTuple):
     took: Counters
 
 
+def require_no_input(output: Path | None, options: DriveOptions) -> None:
+    """Raises UsageError for a picture in place of a file that describes the drive."""
+    sources = options.name, *options.sources
+    if output is not None and output.resolve() in (Path(source).resolve() for source in sources):
+        raise click.UsageError(f"--output {output} is read, too; name another file for the picture")
+
+
 def prepared(options: DriveOptions) -> Prepared:
     """The drive that the options describe. Raises UsageError, PotashError and FtlError."""
     from potash import timing
