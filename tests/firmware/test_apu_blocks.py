@@ -1,6 +1,7 @@
 """The blocks that a job reads by itself, and those that it gathers to be written."""
 
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_firmware.apu.blocks import Blocks, MediaReadError, NotAllowed
+from potash_firmware.apu.blocks import Blocks, Granted, MediaReadError, NotAllowed
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.model import ByteRange, Grant
 
@@ -240,3 +241,27 @@ def test_a_job_sees_what_the_media_will_hold(
         else:
             assert job.read(nsid, lba, count) == model[nsid][span]
     assert job.carried_out() == model
+
+
+@pytest.mark.parametrize("writing", [False, True])
+def test_grants_allow_what_each_block_is_granted_for(writing: bool) -> None:
+    chosen = random.Random(40)
+    for _ in range(200):
+        granted = [
+            Grant(
+                chosen.randrange(1, 3), chosen.randrange(30), chosen.randrange(1, 9), place % 3 > 0
+            )
+            for place in range(chosen.randrange(7))
+        ]
+        allowed = {
+            (grant.nsid, grant.first_lba + place)
+            for grant in granted
+            for place in range(grant.blocks)
+            if grant.writable or not writing
+        }
+        found = Granted(granted, writing=writing)
+        for nsid in (1, 2, 3):
+            for lba in range(0, 40, 3):
+                count = chosen.randrange(6)
+                asked = {(nsid, lba + place) for place in range(count)}
+                assert found.has(nsid, lba, count) is (asked <= allowed)

@@ -8,8 +8,11 @@ Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerat
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 
 from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
@@ -82,13 +85,28 @@ def first_bytes(
     return tuple(parts)
 
 
-def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
-    """True if grants, of which several may adjoin or overlap, allow all of `count` blocks."""
-    reach = lba
-    for grant in sorted(granted):
-        if grant.nsid == nsid and grant.first_lba <= reach and (grant.writable or not writing):
-            reach = max(reach, grant.first_lba + grant.blocks)
-    return reach >= lba + count
+class Granted:
+    """The blocks that grants allow to read or, for `writing`, to write. Several may adjoin, or
+    overlap."""
+
+    def __init__(self, granted: Sequence[Grant], *, writing: bool) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        """First block and end of ranges apart from one another, in order, by namespace."""
+        for grant in sorted(granted):
+            if writing and not grant.writable:
+                continue
+            ranges = self._ranges.setdefault(grant.nsid, [])
+            first, end = grant.first_lba, grant.first_lba + grant.blocks
+            if ranges and first <= ranges[-1][1]:
+                first, before = ranges.pop()
+                end = max(before, end)
+            ranges.append((first, end))
+
+    def has(self, nsid: int, lba: int, count: int) -> bool:
+        """True if all of `count` blocks are allowed."""
+        ranges = self._ranges.get(nsid, [])
+        place = bisect_right(ranges, lba, key=itemgetter(0)) - 1
+        return not count or (place >= 0 and lba + count <= ranges[place][1])
 
 
 def portions(
@@ -140,6 +158,14 @@ class Blocks:
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
     """The places of blocks in `gathered`, in order, by namespace and first byte."""
     _used: int = 0
+
+    @cached_property
+    def _readable(self) -> Granted:
+        return Granted(self.granted, writing=False)
+
+    @cached_property
+    def _writable(self) -> Granted:
+        return Granted(self.granted, writing=True)
 
     def read(self, nsid: int, lba: int, count: int, into: memoryview) -> int:
         """Read `count` blocks into the beginning of `into`; returns how many bytes they have.
@@ -211,7 +237,7 @@ class Blocks:
         namespace = self.namespaces.get(nsid)
         if namespace is None:
             raise NotAllowed(f"there is no namespace {nsid}")
-        if not is_granted(self.granted, nsid, lba, count, writing=writing):
+        if not (self._writable if writing else self._readable).has(nsid, lba, count):
             what = "writing" if writing else "reading"
             raise NotAllowed(
                 f"{count} blocks from {lba} of namespace {nsid} are not granted for {what}"

@@ -74,7 +74,6 @@ class _Job:
 
     message: ExecuteJob
     program: bytes | DeviceProgram
-    """An image, or a device-defined program."""
     arguments: bytes
     handed_over: bool = False
     """The worker has it."""
@@ -87,6 +86,8 @@ class _Job:
     """Blocks that are written when the program returns, besides its output."""
     gathered_bytes: int = 0
     """Their bytes together."""
+    writable: blocks.Granted | None = None
+    """The blocks that the program may write, once it wants some written."""
     number: int = 0
     """Its number in messages about modelled time; 0 where time is not modelled."""
     reads: list[BlocksRead] = field(default_factory=list)
@@ -290,15 +291,14 @@ class JobRunner:
         if checked.error != errno.EIO or not any(has_it):
             job.unreadable += granted
             return
-        place = has_it.index(True)
-        item, rest = granted[place], granted[place + 1 :]
+        item, *rest = granted[has_it.index(True) :]
         if len(job.unreadable) >= LOST_AT_MOST:
             job.unreadable.append(item)
         else:
             size = self._jobs.namespaces[nsid].block_size
             job.unreadable.append(ByteRange(nsid, at, size))
             if left := item.first + item.length - at - size:
-                rest = (ByteRange(nsid, at + size, left), *rest)
+                rest = [ByteRange(nsid, at + size, left), *rest]
         self._check(job, rest, granted=True)
 
     # The worker
@@ -352,20 +352,21 @@ class JobRunner:
 
     def _gather(self, job: _Job, gathered: Sequence[ByteRange]) -> None:
         """Keep ranges that are to be written, all of which the host has granted for writing."""
+        job.writable = job.writable or blocks.Granted(job.message.granted, writing=True)
         for item in gathered:
-            if not self._may_write(job.message, item):
+            if not self._may_write(job.writable, item):
                 raise ChannelError(f"a worker wants to write {item}, which was not granted")
             job.gathered_bytes += item.length
         job.gathered += gathered
         if job.gathered_bytes > self._accelerator.config.plan.writes_size:
             raise ChannelError("a worker wants to write more than there is room for")
 
-    def _may_write(self, message: ExecuteJob, item: ByteRange) -> bool:
+    def _may_write(self, writable: blocks.Granted, item: ByteRange) -> bool:
         namespace = self._jobs.namespaces.get(item.nsid)
         if namespace is None or (item.first | item.length) % namespace.block_size:
             return False
         lba, number = (place // namespace.block_size for place in (item.first, item.length))
-        return blocks.is_granted(message.granted, item.nsid, lba, number, writing=True)
+        return writable.has(item.nsid, lba, number)
 
     def _keep_reads(self, job: _Job, message: BlocksRead) -> None:
         """Keep the blocks that a job has read, which are those that it may read."""
