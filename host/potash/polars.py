@@ -22,6 +22,7 @@ from polars.io.plugins import register_io_source
 
 from potash.dataframes import polars_conditions
 from potash.dataframes.table import Pushed, Scan, Table, pushed
+from potash.sdk import Device
 
 __all__ = ["explain", "scan"]
 
@@ -30,12 +31,12 @@ _explained: dict[int, list[Scan]] = {}
 _explaining = threading.Lock()
 
 
-def scan(source: str | os.PathLike[str], device: str | None = None) -> pl.LazyFrame:
+def scan(source: str | os.PathLike[str], device: str | Device | None = None) -> pl.LazyFrame:
     """A table on a drive.
 
     Args:
         source: a Parquet or Arrow file in a file system of the drive, or lba:BLOCK:SIZE.
-        device: the drive, as `potash.sdk.open` takes it; without one, the drive of the path.
+        device: the drive, open or as `potash.sdk.open` takes it; without one, that of the path.
 
     Raises PotashError where the drive cannot be opened, or the file cannot be read.
     """

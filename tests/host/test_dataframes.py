@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -38,7 +39,7 @@ FEW, MANY = range(4), pytest.param(range(100, 200), marks=pytest.mark.slow)
 
 def same(found: pa.Table, expected: pa.Table) -> bool:
     """True for equal tables, in which NaN is equal to itself."""
-    return pl.DataFrame(found).equals(pl.DataFrame(expected.cast(found.schema)))
+    return bool(pl.DataFrame(found).equals(pl.DataFrame(expected.cast(found.schema))))
 
 
 @pytest.mark.parametrize("seeds", [FEW, MANY])
@@ -288,6 +289,10 @@ def test_the_page_of_dataframes(drive: tuple[str, str], tmp_path: Path) -> None:
     data = (tmp_path / "sales.parquet").read_bytes()
     with potash.sdk.open(drive[0]) as device:
         device.namespace().write(3000, data.ljust(-(-len(data) // 4096) * 4096, b"\0"))
+        # A drive has one client over vfio-user, which may be this process's own.
+        table = potash.dataset(f"lba:3000:{len(data)}", device)
+        assert table.count_rows(filter=pc.field("region") == "US") == 250_000
+        assert device.namespace().read(0, 1)[:4] == b"PAR1"
     place = {'"/mnt/sales.parquet"': f'"lba:3000:{len(data)}", "{drive[0]}"'}
     with_polars, with_duckdb = (
         run_python(code, replace=place) for code in blocks("dataframes.md", "python")[:2]
@@ -295,3 +300,14 @@ def test_the_page_of_dataframes(drive: tuple[str, str], tmp_path: Path) -> None:
     _, *conditions, _ = blocks("dataframes.md", "text")[0].splitlines()
     assert with_polars.splitlines()[-3:-1] == conditions
     assert "greater(price, 100.0)" in with_duckdb and "250000" in with_duckdb
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, package in (("polars", "polars"), ("dataset", "pyarrow")):
+        with monkeypatch.context() as context:
+            for module in ("potash.polars", "potash.dataframes.dataset"):
+                context.delitem(sys.modules, module)
+            context.delitem(vars(potash), name, raising=False)
+            context.setitem(sys.modules, package, None)
+            with pytest.raises(ModuleNotFoundError, match=f"needs the package {package}, .* pip"):
+                getattr(potash, name)

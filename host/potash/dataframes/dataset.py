@@ -23,16 +23,17 @@ import pyarrow.dataset
 from potash.dataframes import arrow_conditions
 from potash.dataframes.table import Pushed, Scan, Table, pushed
 from potash.dataframes.terms import Unpushable
+from potash.sdk import Device
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
-def dataset(source: str | os.PathLike[str], device: str | None = None) -> TableDataset:
+def dataset(source: str | os.PathLike[str], device: str | Device | None = None) -> TableDataset:
     """A table on a drive.
 
     Args:
         source: a Parquet or Arrow file in a file system of the drive, or lba:BLOCK:SIZE.
-        device: the drive, as `potash.sdk.open` takes it; without one, the drive of the path.
+        device: the drive, open or as `potash.sdk.open` takes it; without one, that of the path.
 
     Raises PotashError where the drive cannot be opened, or the file cannot be read.
     """

@@ -24,6 +24,7 @@ from potash.columns.answer import Answer, Stored
 from potash.columns.query import text_of
 from potash.columns.stored import drive_with, stored_at
 from potash.dataframes import terms
+from potash.sdk import Device
 
 PIECE = 1 << 20
 """Bytes of a result that are read from the drive's buffer at a time, at least."""
@@ -62,10 +63,10 @@ class Table:
 
     Args:
         name: its path in a file system of the drive, or lba:BLOCK:SIZE.
-        device: the drive, as `potash.sdk.open` takes it; without one, the drive of the path.
+        device: the drive, open or as `potash.sdk.open` takes it; without one, that of the path.
     """
 
-    def __init__(self, name: str | os.PathLike[str], device: str | None = None) -> None:
+    def __init__(self, name: str | os.PathLike[str], device: str | Device | None = None) -> None:
         self.name = os.fspath(name)
         self._device = drive_with(self.name, "device=") if device is None else device
 
@@ -146,24 +147,24 @@ class Scan:
 class _Drive:
     """A drive that is open for the queries of this process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, device: str | Device) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        self.device = potash.sdk.open(name)
+        self.device = potash.sdk.open(device) if isinstance(device, str) else device
         self.engine = OnAccelerator(self.device.accelerator())
         self.attached: _Query | None = None
         """The query whose file is the input of the next job."""
 
 
-_drives: dict[str, _Drive] = {}
+_drives: dict[str | Device, _Drive] = {}
 _opening = threading.Lock()
 
 
 @contextmanager
-def _shared(name: str) -> Iterator[_Drive]:
-    """A drive, which is closed when nothing in this process uses it."""
+def _shared(device: str | Device) -> Iterator[_Drive]:
+    """A drive, which is closed when nothing in this process uses it, unless it was open before."""
     with _opening:
-        drive = _drives.get(name) or _drives.setdefault(name, _Drive(name))
+        drive = _drives.get(device) or _drives.setdefault(device, _Drive(device))
         drive.users += 1
     try:
         yield drive
@@ -171,8 +172,9 @@ def _shared(name: str) -> Iterator[_Drive]:
         with _opening:
             drive.users -= 1
             if not drive.users:
-                del _drives[name]
-                drive.device.close()
+                del _drives[device]
+                if isinstance(device, str):
+                    drive.device.close()
 
 
 class _Query:
