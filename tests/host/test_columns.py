@@ -276,6 +276,26 @@ def test_an_expression_that_cannot_be_answered_says_why(text: str, reason: str) 
         ask(TABLE, text)
 
 
+def test_damaged_expressions_are_refused() -> None:
+    source = random.Random(9)
+    wholes = [
+        "a, total=sum(b[1:-2] * c.year) / count(), 'x' in d",
+        "~(a in [1, None]) | (b is None)",
+    ]
+    refused = 0
+    for _ in range(3000):
+        text = source.choice(wholes)
+        for _ in range(source.randrange(1, 4)):
+            at = source.randrange(len(text) + 1)
+            added = source.choice(["", *"()[]{},.:'\"=<~*# \n\t\x00é;", source.choice(wholes)[at:]])
+            text = text[:at] + added + text[at + source.randrange(3) :]
+        try:
+            Request(text, by=source.choice([None, text]), order=source.choice([None, text]))
+        except InvalidQuery:
+            refused += 1
+    assert 1000 < refused < 3000
+
+
 @pytest.mark.parametrize(
     ("text", "options", "reason"),
     [
