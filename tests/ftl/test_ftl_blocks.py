@@ -6,6 +6,7 @@ from dataclasses import replace
 from io import BytesIO
 from itertools import count
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,7 +192,13 @@ def test_superblocks_grow_bad_at_the_rate_of_the_profile() -> None:
 def test_random_drives_lose_nothing_as_programs_fail(
     profile: Profile, rate: int, seed: int
 ) -> None:
-    profile = replace(profile, program_failures=rate, reclaim_groups=1, blocks=profile.blocks + 4)
+    changes: dict[str, Any] = {
+        "reclaim_groups": 1,
+        "blocks": profile.blocks + 4,
+        "read_cache": seed % 4 * PAGE,
+    }
+    copies = seed % 2 == 0 and not profile.isolated and profile.groups == 1
+    profile = replace(profile, program_failures=rate, copy_back=copies, **changes)
     drive, kept = Drive(profile, policies(seed)), set[int]()
     asked = requests(profile, 400, seed)
     try:

@@ -21,7 +21,12 @@ ADD = Path(__file__).parents[2] / "examples" / "add"
 PROGRAM = str(ADD / "program.o")
 ELF32 = b"\x7fELF\x01\x01\x01" + bytes(57)
 
-FILES = {"binary": b"\xff\xfe\x00\x01" * 64, "text": b"hello\n", "elf32": ELF32}
+FILES = {
+    "binary": b"\xff\xfe\x00\x01" * 64,
+    "text": b"hello\n",
+    "elf32": ELF32,
+    "flash.toml": b'[[fault]]\non = "flash program"\n',
+}
 """What is in the current folder, with an empty folder `folder`."""
 
 Change = Callable[[pytest.MonkeyPatch], None]
@@ -92,6 +97,7 @@ WRONG = [
     Wrong("demo nonsense", 2, "'nonsense' is not one of 'add'"),
     Wrong("serve --socket s --profile none", 2, "'none' is not one of 'alkali', 'potash'"),
     Wrong("serve --socket s --fault nonsense", 2, "'nonsense' is not a fault: it begins with"),
+    Wrong("serve --socket s --faults flash.toml", 1, "'flash program' is for --time modelled"),
     Wrong("serve --socket s --log none=debug", 2, "there is no component 'none'; there are"),
     Wrong("model make none -o x", 1, "there is no network none; potash model list names them"),
     Wrong("sweep none.toml", 1, "'none.toml' is not a network; there are"),
