@@ -329,10 +329,8 @@ class Standstill:
 
     def _handle_event(self, event: Message) -> None:
         if event["event"] == "STOP":
-            if self._since is None:
-                self._stopped_elsewhere(self._when(event))
-            elif self._stopped_at is None:
-                self._stopped_at = self._when(event)
+            if self._stopped_at is None:
+                self._has_stopped(self._when(event))
             self._running = False
         elif event["event"] == "RESUME":
             if self._stopped_at is not None:
@@ -344,8 +342,9 @@ class Standstill:
             if self._watch is not None:
                 self._watch.hold(0)
 
-    def _stopped_elsewhere(self, at: int) -> None:
-        self._since = self._stopped_at = at
+    def _has_stopped(self, at: int) -> None:
+        self._since = at if self._since is None else self._since
+        self._stopped_at = at
         self._clock.freeze()
 
     def _when(self, event: Message) -> int:
@@ -368,7 +367,7 @@ class Standstill:
         status = yield from self._ask("query-status")
         self._running = isinstance(status, dict) and status.get("running") is True
         if not self._running and self._stopped_at is None:
-            self._stopped_elsewhere(self._wall())
+            self._has_stopped(self._wall())
         low, high = yield from self._words(HPET_CAPABILITIES)
         if low >> 16 == INTEL and 0 < high <= LONGEST_PERIOD:
             self._counter_period = high
