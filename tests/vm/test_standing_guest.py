@@ -60,9 +60,9 @@ class Told:
 class Device:
     """What a device has of its guest: a clock, and what stops the one for the other."""
 
-    def __init__(self, monitor: Path) -> None:
+    def __init__(self, monitor: Path, *, watched: bool = False) -> None:
         self.clock = PlainClock(time.monotonic_ns)
-        self.still = Standstill(monitor, self.clock)
+        self.still = Standstill(monitor, self.clock, watched=watched)
 
     def serve(self, until: Callable[[], bool], *others: Device) -> None:
         """Do what the loops of this one and others do, until something is so."""
@@ -89,11 +89,11 @@ class Device:
 
 @contextmanager
 def standing(
-    images: GuestImages, folder: Path, count: int = 1
+    images: GuestImages, folder: Path, count: int = 1, *, watched: bool = False
 ) -> Iterator[tuple[Guest, list[Device]]]:
     """A guest with so many devices that stop it."""
     monitors = [folder / f"{number},a" for number in range(count)]
-    devices = [Device(monitor) for monitor in monitors]
+    devices = [Device(monitor, watched=watched) for monitor in monitors]
     with Guest(images, monitors=monitors) as guest, ExitStack() as stack:
         for device in devices:
             device.still.attach()
@@ -127,6 +127,35 @@ def test_all_clocks_of_a_guest_agree_with_the_device_s(
         assert abs(last - first) <= MS + unsure + more, name
     assert abs(found - hardware - passed) < 1.6  # whole seconds of a clock that stood, too
     assert said == b""
+
+
+def test_a_long_step_stops_a_guest_and_the_end_of_its_device_does_not_leave_it_stopped(
+    images: GuestImages, tmp_path: Path
+) -> None:
+    def wait_until(running: bool) -> None:
+        deadline = time.monotonic() + 30.0
+        while guest.machine.qmp.execute("query-status")["running"] is not running:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    with standing(images, tmp_path, watched=True) as (guest, [device]):
+        still, clock = device.still, device.clock
+        told = Told(guest, clock)
+        before, unsure = told.ahead()
+        for _ in range(10):
+            still.expect(clock.now())
+            wait_until(False)
+            time.sleep(0.1)
+            device.serve(lambda: device.settled() and not still.uncertain)
+            assert guest.machine.qmp.execute("query-status")["running"]
+        after, more = told.ahead()
+        assert abs(after[0] - before[0]) <= MS + unsure + more
+        assert clock.offset > 1000 * MS
+        still.expect(clock.now())
+        wait_until(False)
+        assert still._watch is not None
+        still._watch._control.close()
+        wait_until(True)
 
 
 def test_two_devices_stop_one_guest(images: GuestImages, tmp_path: Path) -> None:
