@@ -312,6 +312,22 @@ def test_notices_are_events_and_a_log_page(tmp_path: Path) -> None:
         assert done.status == Status.INVALID_LOG_PAGE
 
 
+def test_moves_of_the_same_pages_are_made_in_their_order(tmp_path: Path) -> None:
+    more = "[self.remap(*pair) for pair in [(5, 9)] * 3 + [(9, 10), (10, 11), (0, 9), (7, 7)] * 2]"
+    calling = layered(tmp_path, CALLING.format(more=more))
+    with (
+        Drive.open(None, SHAPES) as drive,
+        Host(settings=calling, drive=drive) as host,
+    ):
+        host.enable()
+        queue = host.create_io_queue()
+        assert hinted(host, queue, 5, 0, b"a") == 0
+        assert hinted(host, queue, 0, 0x300, b"b") == 0
+        for page, fill in ((5, b"a"), (9, b"\0"), (10, b"\0"), (11, b"\0"), (0, b"b")):
+            assert host.command(queue, READ, nsid=1, cdws=(page, 0, 0)).status == 0
+            assert host.data(4096) == fill * 4096
+
+
 def test_a_page_that_is_remapped_is_found_at_another_one(tmp_path: Path) -> None:
     calling = layered(tmp_path, CALLING.format(more="pass"))
     with (

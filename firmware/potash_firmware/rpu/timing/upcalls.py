@@ -131,11 +131,12 @@ class Upcalls(Part):
 
     def _move(self, namespace: Namespace, source: int, destination: int) -> Steps[None]:
         in_flight, ranges = namespace.in_flight, [(source, PAGE), (destination, PAGE)]
-        moved: Future[None] = Future()  # what commands that come later wait for
+        moved: Future[None] = Future()  # what commands and moves that come later wait for
+        before = _in_the_way(in_flight, ranges)
         in_flight.add(moved, ranges, writes=True, alone=True)
         try:
-            while before := _in_the_way(in_flight, ranges) - {moved}:
-                yield before
+            yield before
+            in_flight.require_open()
             copy = partial(_copy, namespace.media, source, destination)
             yield self._media_work.submit(copy)
         except MediaError as error:
@@ -153,9 +154,7 @@ class Upcalls(Part):
 def _in_the_way(
     in_flight: BlocksInFlight, ranges: Iterable[tuple[int, int]]
 ) -> set[Future[object]]:
-    """Work that has to end before these ranges are copied. Raises NvmeError for a namespace that
-    has been closed."""
-    in_flight.require_open()
+    """Work that has to end before these ranges are copied."""
     return {
         future
         for first, length in ranges
