@@ -248,7 +248,7 @@ def test_a_grant_is_of_blocks_that_are_there(apu: Board) -> None:
 
 
 def test_there_are_so_many_grants_until_they_are_replaced(apu: Board) -> None:
-    limit = apu.config.limits.ranges
+    limit = apu.config.limits.grants
     assert {apu.grant(page % 8, 1) for page in range(limit)} == {0}
     assert apu.grant(9, 1) == INVALID_BUFFERS
     assert apu.log_types()[-1] == LogEntryType.ACCELERATOR_ERROR
