@@ -63,7 +63,7 @@ REQUESTS = st.builds(
 RANGES = st.lists(st.tuples(U32, U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
 EXTENTS = RANGES.map(lambda ranges: tuple(item[1:] for item in ranges))
 COUNT = st.integers(0, (1 << 63) - 1)
-WORKS = st.builds(Work, st.tuples(*[COUNT] * 8), *[COUNT] * 4, st.tuples(*[COUNT] * 4))
+WORKS = st.builds(Work, st.tuples(*[COUNT] * 8), *[COUNT] * 4, st.tuples(*[COUNT] * 4), COUNT)
 READS = st.lists(
     st.builds(Read, COUNT, U32, U64, st.integers(1, 1 << 40)), max_size=MAX_READS // 16
 ).map(lambda reads: tuple(sorted(reads)))
