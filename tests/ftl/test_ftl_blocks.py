@@ -22,7 +22,7 @@ from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.policies import PolicyError
 from potash_firmware.ftl.requests import REQUEST, WORN, Op
 from potash_firmware.ftl.saving import load, save
-from potash_firmware.ftl.state import IS_RETIRED
+from potash_firmware.ftl.state import FREE, IS_RETIRED, IS_ZONED
 from support.drive_time import policies, problems, profiles, requests
 
 PLAIN = Profile(
@@ -220,6 +220,13 @@ def test_random_drives_lose_nothing_as_programs_fail(
         elif op == Op.FORMAT:
             kept.clear()
     assert set(np.flatnonzero(drive.state.places[: profile.logical_pages] >= 0).tolist()) == kept
+
+
+def test_a_drive_of_which_no_superblock_is_closed_is_worn_out() -> None:
+    drive = Drive(replace(PLAIN, cycles=0))
+    drive.state.status[:] = IS_ZONED
+    drive.state.registers[FREE] = drive.state.free[0] = 1
+    assert drive.submit(0, Op.WRITE, 0, 1) == WORN and drive.worn
 
 
 def test_programs_do_not_fail_with_reclaim_groups() -> None:

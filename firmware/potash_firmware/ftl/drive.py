@@ -277,8 +277,11 @@ class Drive:
         """Choose the next superblock to relocate, after so many for the same page of a request."""
         if victims > 2 * self.profile.superblocks:
             raise PolicyError("gc", f"{name_of(self.policies.gc)} frees nothing")
-        registers = self.state.registers
-        registers[VICTIM] = self.policies.victim(self.superblocks, wear=not victims)
+        registers, superblocks = self.state.registers, self.superblocks
+        if not superblocks.candidates.size:  # so many have grown bad that nothing is closed
+            registers[WORN_OUT] = 1
+            return
+        registers[VICTIM] = self.policies.victim(superblocks, wear=not victims)
         registers[CURSOR] = 0
 
     def fall_back(self, error: PolicyError) -> None:
