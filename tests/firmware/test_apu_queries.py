@@ -310,10 +310,10 @@ def test_a_query_is_interrupted_at_any_moment(apu: Board) -> None:
     chosen = random.Random(39)
     arguments = encode_arguments([request(BY_REGION, len(data))])
     interruptions: list[Callable[[], object]] = [
+        lambda: kill_workers(apu),  # not last: the next job may be given to the lost worker
         lambda: apu.control(Operation.STOP),
         lambda: apu.control(Operation.RESET),
         apu.reset_controller,
-        lambda: kill_workers(apu),
     ]
     for number in range(12):
         assert apu.enable() == 0
