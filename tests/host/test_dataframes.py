@@ -194,6 +194,20 @@ def test_a_condition_that_is_no_plan_is_left_to_the_library(table: TableDataset)
     assert scanned.collect().height == 1
 
 
+def test_a_moment_that_python_does_not_have_is_left_to_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for kind, late in (
+        (pa.timestamp("s"), 2**62),
+        (pa.timestamp("us", "UTC"), 2**62),
+        (pa.date32(), 2**31 - 1),
+    ):
+        in_memory(monkeypatch, {"t": arrow(pa.table({"x": pa.array([0, 9], kind)}))})
+        stored, earlier = potash.dataset("t", "drive"), pc.field("x") < pa.scalar(late, kind)
+        assert "condition applied by pyarrow" in stored.explain(filter=earlier)
+        assert stored.count_rows(filter=earlier) == 2
+
+
 def test_polars_stops_reading_when_it_has_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"a": range(200_000)})
     in_memory(monkeypatch, {"t": arrow(table, 10_000)})

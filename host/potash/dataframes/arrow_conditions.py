@@ -162,7 +162,7 @@ def _boolean(node: Node, schema: pa.Schema) -> Expression:
 def _constant(node: Node) -> Expression:
     assert node.value is not None
     if not pa.types.is_boolean(node.value.type):
-        raise Unpushable(f"{node.value} is no condition")
+        raise Unpushable(f"a {node.value.type} is no condition")
     return Value(node.value.as_py())
 
 

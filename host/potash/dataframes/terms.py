@@ -111,41 +111,48 @@ def value(scalar: pa.Scalar, of: pa.DataType) -> Value:
         raise Unpushable("a value is null")
     if pa.types.is_dictionary(scalar.type):
         scalar = scalar.value
-    refusal = Unpushable(f"{str(scalar)[:80]} is compared with {of}")
-    types = pa.types
     try:
-        if types.is_boolean(of) and types.is_boolean(scalar.type):
-            return Value(scalar.as_py())
-        if _is_string(of) and _is_string(scalar.type):
-            return Value(scalar.as_py())
-        if types.is_integer(of) and types.is_integer(scalar.type):
-            return Value(scalar.cast(of).as_py())
-        if types.is_floating(of) and (
-            types.is_floating(scalar.type) or types.is_integer(scalar.type)
-        ):
-            return _number(scalar.as_py(), of, refusal)
-        if types.is_date32(of) and types.is_date32(scalar.type):
-            return Value(scalar.as_py().isoformat(), ValueType.DATE)
-        if types.is_timestamp(of) and types.is_timestamp(scalar.type):
-            return _timestamp(scalar, of, refusal)
-        if types.is_time(of) and types.is_time(scalar.type):
-            return Value(str(scalar.cast(of).cast(pa.string())), ValueType.TIME)
-        if types.is_duration(of) and types.is_duration(scalar.type):
-            exact = scalar.cast(of).cast(pa.duration("ns"))
-            return Value(exact.value, ValueType.DURATION)
-        if types.is_decimal(of) and (
-            types.is_decimal(scalar.type) or types.is_integer(scalar.type)
-        ):
-            # Not by a cast, which wants room for more digits than there can be.
-            exact = pa.scalar(scalar.as_py(), of) if types.is_decimal(scalar.type) else None
-            if exact is None:
-                exact = scalar.cast(pa.decimal128(38, 0)).cast(of)
-            return Value(format(exact.as_py(), "f"), ValueType.DECIMAL)
-        if _is_binary(of) and _is_binary(scalar.type):
-            return Value(scalar.as_py().hex(), ValueType.BINARY)
+        found = _value(scalar, of)
     except (pa.ArrowException, ValueError, OverflowError):
-        raise refusal from None
-    raise refusal
+        found = None
+    if found is None:
+        raise Unpushable(f"{_shown(scalar)} is compared with {of}")
+    return found
+
+
+def _value(scalar: pa.Scalar, of: pa.DataType) -> Value | None:
+    """The value, or None for one of another type. Raises what Arrow does for one out of range."""
+    types, kind = pa.types, scalar.type
+    if (types.is_boolean(of) and types.is_boolean(kind)) or (_is_string(of) and _is_string(kind)):
+        return Value(scalar.as_py())
+    if types.is_integer(of) and types.is_integer(kind):
+        return Value(scalar.cast(of).as_py())
+    if types.is_floating(of) and (types.is_floating(kind) or types.is_integer(kind)):
+        return _number(scalar.as_py(), of)
+    if types.is_date32(of) and types.is_date32(kind):
+        return Value(scalar.as_py().isoformat(), ValueType.DATE)
+    if types.is_timestamp(of) and types.is_timestamp(kind):
+        return _timestamp(scalar, of)
+    if types.is_time(of) and types.is_time(kind):
+        return Value(str(scalar.cast(of).cast(pa.string())), ValueType.TIME)
+    if types.is_duration(of) and types.is_duration(kind):
+        return Value(scalar.cast(of).cast(pa.duration("ns")).value, ValueType.DURATION)
+    if types.is_decimal(of) and types.is_decimal(kind):
+        # Not by a cast, which wants room for more digits than there can be.
+        return Value(format(pa.scalar(scalar.as_py(), of).as_py(), "f"), ValueType.DECIMAL)
+    if types.is_decimal(of) and types.is_integer(kind):
+        exact = scalar.cast(pa.decimal128(38, 0)).cast(of)
+        return Value(format(exact.as_py(), "f"), ValueType.DECIMAL)
+    if _is_binary(of) and _is_binary(kind):
+        return Value(scalar.as_py().hex(), ValueType.BINARY)
+    return None
+
+
+def _shown(scalar: pa.Scalar) -> str:
+    try:
+        return str(scalar)[:80]
+    except (ValueError, OverflowError):  # Python has no such date
+        return f"a {scalar.type}"
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -175,22 +182,15 @@ def _require_comparable(kind: pa.DataType) -> None:
         raise Unpushable(f"values of type {kind} are compared")
 
 
-def _number(number: float, of: pa.DataType, refusal: Unpushable) -> Value:
-    try:
-        exact = struct.unpack("<f", struct.pack("<f", number))[0] if of.bit_width == 32 else number
-        if not math.isfinite(number) or exact != number or float(number) != number:
-            raise refusal
-    except OverflowError:
-        raise refusal from None
-    return Value(float(number))
+def _number(number: float, of: pa.DataType) -> Value | None:
+    exact = struct.unpack("<f", struct.pack("<f", number))[0] if of.bit_width == 32 else number
+    finite = math.isfinite(number) and exact == number == float(number)
+    return Value(float(number)) if finite else None
 
 
-def _timestamp(scalar: pa.Scalar, of: pa.DataType, refusal: Unpushable) -> Value:
+def _timestamp(scalar: pa.Scalar, of: pa.DataType) -> Value | None:
     """The text of an instant, in UTC if the type has a time zone."""
-    if (scalar.type.tz is None) != (of.tz is None):
-        raise refusal
-    exact = scalar.cast(of)
-    naive = str(pa.scalar(exact.value, pa.timestamp(of.unit)).cast(pa.string()))
-    if not naive[:5].endswith("-"):  # a year that has not four digits
-        raise refusal
+    naive = str(pa.scalar(scalar.cast(of).value, pa.timestamp(of.unit)).cast(pa.string()))
+    if (scalar.type.tz is None) != (of.tz is None) or not naive[:5].endswith("-"):
+        return None  # also for a year that has not four digits
     return Value(naive.replace(" ", "T") + ("" if of.tz is None else "Z"), ValueType.TIMESTAMP)
