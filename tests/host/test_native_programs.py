@@ -1,4 +1,5 @@
-"""Device-defined programs in native code, in a whole device."""
+"""Device-defined programs in native code, in a whole device, built and offered as docs/extend.md
+says."""
 
 import subprocess
 import sys
