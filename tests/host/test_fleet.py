@@ -439,6 +439,7 @@ def test_a_data_set_is_a_data_frame_of_dask(
     dataset = fleet.put("sales", paths)
     whole = potash.dask.read(fleet, "sales").compute(scheduler="threads")
     assert pa.Table.from_pandas(whole, preserve_index=False).to_pydict() == table.to_pydict()
+    asked = fleet.query("sales", Request("mean(price), count()", by="region")).to_pydict()
     plans: list[Plan] = []
 
     def recorded(found: Dataset, plan: Plan) -> list[Part]:
@@ -458,7 +459,9 @@ def test_a_data_set_is_a_data_frame_of_dask(
     with pytest.raises(TypeError, match="threads"):
         pickle.dumps(potash.dask._Reader(fleet, dataset, Plan(), []))
     example, place = blocks("dataframes.md", "python")[2], {'"fleet.toml"': repr(str(described))}
-    assert "350.0" in run_python(example, replace=place)
+    assert run_python(example, replace=place).count("350.0") == 2
+    means = potash.dask.aggregate(fleet, "sales", "mean(price), count()", by="region")
+    assert means.compute(scheduler="threads").to_dict("list") == asked
     fleet.remove("sales")
 
 

@@ -6,13 +6,16 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from csd_spec.table_plans import Output
+from csd_spec.table_plans import Output, Plan
 from potash.columns import InvalidQuery, Request, explained, run
 from potash.columns.query import ALL
+from potash.fleet import Dataset
 from potash.fleet.combining import Combined, OnHost, Part, Table, split
+from potash.fleet.directory import File
 from support.columns import ask, written
 
 ROWS = 900
@@ -123,6 +126,65 @@ def test_parts_of_different_types_are_refused() -> None:
     parts = [TABLE, TABLE.set_column(1, "n", TABLE["n"].cast(pa.string()))]
     with pytest.raises(InvalidQuery, match="the files have different types for a column"):
         combined(parts, "n is not None")
+
+
+class Memory:
+    """What `potash.dask` needs of a fleet, with parts of TABLE in memory; `plans` are its jobs'."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+
+    def complete(self, found: Dataset) -> Dataset:
+        return found
+
+    def run_shards(self, found: Dataset, plan: Plan) -> list[Part]:
+        self.plans += [plan] * found.files
+        tables = [Table(written(PARTS["several"][file.shard])) for _, file in found.shards]
+        return [Part.of(run(plan, table, OnHost())) for table in tables]
+
+
+SHARDS = Dataset("t", [("drive", File(f"t/{at}", 1, 9, at, 3)) for at in range(3)], ())
+
+
+def test_aggregates_are_a_data_frame_of_dask() -> None:
+    import potash.dask
+
+    fleet: Any = Memory()
+    what = "rows=count(), total=sum(n), mean(x), max(day)"
+    more: dict[str, Any] = {"where": "n > 2", "by": "key"}
+    sums = potash.dask.aggregate(fleet, SHARDS, what, **more)
+    assert [plan.limit for plan in fleet.plans] == [0]  # for the types alone
+    found = sums.compute(scheduler="threads")
+    assert fleet.plans[1:] == [split(Request(what, **more).plan())[0]] * 3
+    assert found.dtypes.to_dict() == sums.dtypes.to_dict()
+    assert found.astype({"max(day)": str}).to_dict("list") == combined(
+        PARTS["several"], what, **more
+    )
+    table = TABLE.to_pandas(types_mapper=pd.ArrowDtype)
+    groups = table[table.n > 2].groupby("key", dropna=False)
+    pd.testing.assert_frame_equal(
+        found.set_index("key").set_axis(["rows", "total", "mean", "last"], axis=1),
+        groups.agg(rows=("n", "size"), total=("n", "sum"), mean=("x", "mean"), last=("day", "max")),
+        check_dtype=False,
+    )
+
+
+def test_a_data_frame_of_aggregates_of_no_rows_and_of_what_is_wrong() -> None:
+    import potash.dask
+
+    fleet: Any = Memory()
+    none = potash.dask.aggregate(fleet, SHARDS, "sum(price), count()", where="n > 100")
+    (sums,), (counts,) = none.compute(scheduler="threads").to_numpy().T
+    assert pd.isna(sums) and counts == 0
+    with pytest.raises(TypeError, match="threads of its own process"):
+        none.compute(scheduler="processes")
+    for expression, reason in [
+        ("n > 1", "the expression has no aggregates; potash.dask.read gives rows"),
+        ("sum(y)", "the file has no column 'y'"),
+        ("stddev(n)", "a fleet does not combine stddev"),
+    ]:
+        with pytest.raises(InvalidQuery, match=reason):
+            potash.dask.aggregate(fleet, SHARDS, expression)
 
 
 def test_the_plans_of_drives_and_host_are_explained() -> None:
