@@ -159,7 +159,7 @@ def test_a_table_is_queried_in_its_file_system(linux: Guest, tmp_path: Path) -> 
 def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
     """The drive's first MiB, and a file on it, are integers that the page's program adds up."""
     in_guest, custom, nvme_cli = blocks("computational.md", "sh")[1:4]
-    in_python, _ = blocks("computational.md", "python")
+    in_python, *_ = blocks("computational.md", "python")
     numbers = random.Random(5).randbytes(1 << 20)
     total = sum(struct.unpack("<131072Q", numbers)) % (1 << 64)
     (tmp_path / "program.o").write_bytes(SUM)
@@ -178,7 +178,9 @@ def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
 
     assert shell(linux, in_guest).splitlines()[-1] == f"returned {crc32c_bitwise(numbers)}"
     assert shell(linux, "cd /tmp/page; python3 page.py") == f"{total}\n"
-    shell(linux, "potash cp deactivate /dev/nvme0 --index 9; potash cp unload /dev/nvme0 --index 9")
+    shell(
+        linux, "potash cp deactivate /dev/nvme0 --index 10; potash cp unload /dev/nvme0 --index 10"
+    )
 
     said = shell(linux, f"cd /tmp/page; exec 2>&1; {nvme_cli}")
     assert f"{sum(struct.unpack('<512Q', numbers[:4096])) % (1 << 32):08x}" in said
