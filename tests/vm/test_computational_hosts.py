@@ -30,13 +30,14 @@ def shell(guest: Guest, script: str) -> str:
     return done.stdout.decode()
 
 
-def built(name: str, folder: Path) -> None:
-    """Build an example in C."""
+def built(name: str, folder: Path, sources: Path = SOURCES) -> None:
+    """Build an example, or another program, in C."""
     # Zig links against a list of glibc's symbols; all of musl, it would compile first, in 45 s,
     # and its own runtime, which no program as small as this needs, in 3 s.
     build = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu", "-rtlib=none"]
     flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-o", str(folder / name)]
-    subprocess.run([*build, *flags, str(SOURCES / f"{name}.c")], check=True, timeout=LIMIT)
+    flags += ["-I", str(SOURCES.parent / "include")]
+    subprocess.run([*build, *flags, str(sources / f"{name}.c")], check=True, timeout=LIMIT)
 
 
 def test_a_host_in_c_keeps_executions_in_flight(linux: Guest, tmp_path: Path) -> None:
@@ -64,6 +65,28 @@ def test_a_host_in_c_runs_a_program(linux: Guest, tmp_path: Path) -> None:
     assert said == "returned 0\n"
     linux.copy_out("/tmp/c/output", tmp_path / "output")
     assert (tmp_path / "output").read_bytes() == example.expected
+
+
+def test_an_application_of_the_computational_storage_api_reads_no_blocks(
+    linux: Guest, tmp_path: Path
+) -> None:
+    built("checksum_cs", tmp_path)
+    (tmp_path / "data").write_bytes(data := random.Random(40).randbytes(300 * 4096))
+    linux.copy_in(tmp_path, "/tmp/cs")
+    shell(linux, "dd if=/tmp/cs/data of=/dev/nvme0n1 bs=4096 seek=700 conv=fsync")
+    command = "./checksum_cs /dev/nvme0n1 702 298"
+    assert command in blocks("computational.md", "sh")[3]
+    assert shell(linux, f"cd /tmp/cs; {command}") == f"{crc32c_bitwise(data[8192:]):08x}\n"
+    done = linux.capture(["/tmp/cs/checksum_cs", "/dev/nvme0n1", "0", "5000"], timeout=LIMIT)
+    assert (done.code, done.stderr) == (1, b"csAllocMem: status 25\n")
+
+
+def test_uses_of_the_computational_storage_api_have_its_statuses(
+    linux: Guest, tmp_path: Path
+) -> None:
+    built("computational_api", tmp_path, Path(__file__).parent)
+    linux.copy_in(tmp_path, "/tmp/api")
+    assert shell(linux, "/tmp/api/computational_api") == "end\n"
 
 
 def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
@@ -158,7 +181,7 @@ def test_a_table_is_queried_in_its_file_system(linux: Guest, tmp_path: Path) -> 
 
 def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
     """The drive's first MiB, and a file on it, are integers that the page's program adds up."""
-    in_guest, custom, nvme_cli = blocks("computational.md", "sh")[1:4]
+    in_guest, custom, _, nvme_cli = blocks("computational.md", "sh")[1:5]
     in_python, *_ = blocks("computational.md", "python")
     numbers = random.Random(5).randbytes(1 << 20)
     total = sum(struct.unpack("<131072Q", numbers)) % (1 << 64)
