@@ -271,8 +271,9 @@ def test_blocks_that_begin_no_page_are_refused() -> None:
 
 
 def test_what_the_page_shows_works(socket: Path, tmp_path: Path) -> None:
-    write, ask = blocks("columns.md", "python")
-    _, in_guest, over_socket, *_ = blocks("columns.md", "sh")
+    (write,) = blocks("columns.md", "python")
+    ask = blocks("dataframes.md", "python")[-1]
+    in_guest, over_socket = blocks("columns.md", "sh")
     shown = blocks("columns.md", "text")[0]
     run_python(write, cwd=tmp_path)
     said = run_shell(over_socket.replace(SOCKET, str(socket)), cwd=tmp_path).splitlines()
