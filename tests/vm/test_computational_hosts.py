@@ -12,9 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 
+from potash.bench import tables
 from potash.programs.examples import Example, examples_folder
+from potash.sdk.progress import silent
 from potash.vm.guest import Guest
+from potash.vm.images import GuestImages
 from support.checksums import crc32c_bitwise
 from support.compute_programs import SUM
 from support.docs import blocks
@@ -177,6 +181,17 @@ def test_a_table_is_queried_in_its_file_system(linux: Guest, tmp_path: Path) -> 
     assert rows.code == 1 and b"put each comparison in parentheses" in rows.stderr
     assert refused.code == 1 and b"is neither a Parquet file nor an Arrow file" in refused.stderr
     assert elsewhere.code == 1 and b"is not on a file system of an NVMe drive" in elsewhere.stderr
+
+
+def test_queries_are_measured_in_a_guest(
+    images: GuestImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ROWS", 20_000)
+    results = tables.measure_in_guest(images, ["q6-10%"], 1, silent)
+    found = {result.metric: result for result in results}
+    assert found["time"].ratio and found["time"].baseline
+    assert found["moved"].value < found["read by the drive"].value
+    assert found["time without a query"].baseline is None
 
 
 def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:

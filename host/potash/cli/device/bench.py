@@ -192,12 +192,22 @@ def fleet(patterns: tuple[str, ...], pairs: int) -> None:
     _report(lambda progress: fleet_bench.measure(names, pairs, progress))
 
 
-@_benchmark("Number of measurements of each query and of its baseline.")
-def columns(patterns: tuple[str, ...], pairs: int) -> None:
+@_benchmark(
+    "Number of measurements of each query and of its baseline.",
+    mirror_option,
+    first=[
+        click.option("--guest", is_flag=True, help="Measure commands in a Linux guest."),
+    ],
+)
+def columns(guest: bool, patterns: tuple[str, ...], pairs: int, debian_mirror: str | None) -> None:
     """Measure queries of a table on a drive.
 
     The baseline is a host that reads the whole file from the drive, and then computes the same. The
     query is number 6 of TPC-H, for 1, 10 and 100 % of a million rows.
+
+    With --guest, the time is that of `potash query` for a file of a file system on the drive, and
+    the baseline reads this file into the guest's memory, and computes nothing. `time without a
+    query` is that of the same command with --explain.
     """
     try:
         from potash.bench import tables as table_bench
@@ -205,7 +215,14 @@ def columns(patterns: tuple[str, ...], pairs: int) -> None:
         raise PotashError(f"there is no {error.name}: pip install 'potash[columns]'") from None
 
     names = _chosen(patterns, table_bench.NAMES)
-    _report(lambda progress: table_bench.measure(names, pairs, progress))
+
+    def measure(progress: Progress) -> Iterator[Result]:
+        if guest:
+            found = images.prepare(progress, mirror=debian_mirror)
+            return table_bench.measure_in_guest(found, names, pairs, progress)
+        return table_bench.measure(names, pairs, progress)
+
+    _report(measure)
 
 
 def _report(measure: Callable[[Progress], Iterator[Result]], left_out: Iterable[str] = ()) -> None:
