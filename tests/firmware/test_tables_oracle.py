@@ -1,4 +1,5 @@
-"""Answers of the firmware's engine are DuckDB's, on random tables and plans and on TPC-H's."""
+"""Answers of the firmware's engine are DuckDB's, on random tables and plans and on TPC-H's; those
+to random plans are pyarrow's, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random tables, and random plans with their meaning in SQL, for which DuckDB is the oracle."""
+"""Random tables and plans, for which DuckDB, by their meaning in SQL, and pyarrow are oracles."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from csd_spec.table_plans import Expression, Field, Order, Output, Plan, Value, ValueType
 from potash_firmware.tables import execution, groups
+from support import tables_pyarrow
 from support.tables import Memory, aggregate, arrow, arrow_stream, ask, call, column, parquet
 
 CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -338,14 +339,17 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def check(seed: int, connection: duckdb.DuckDBPyConnection) -> None:
-    """A table and four plans: the engine and DuckDB agree."""
+    """A table and four plans: the engine agrees with DuckDB, and with pyarrow on the same file."""
     source = random.Random(seed)
     table = random_table(source)
     data = random_file(source, table)
     connection.register("t", table)
     for _ in range(4):
         plan, sql = Random(source).plan()
-        expected = connection.execute(sql).fetchall()
+        oracles = {
+            "DuckDB": connection.execute(sql).fetchall(),
+            "pyarrow": tables_pyarrow.answer(data, plan),
+        }
         # Groups and sorted rows are merged early, too.
         with (
             patch.object(groups, "MERGED_ROWS", source.choice((1, 20, 1 << 16))),
@@ -353,7 +357,8 @@ def check(seed: int, connection: duckdb.DuckDBPyConnection) -> None:
         ):
             answer = ask(Memory(data), plan, source.choice((100, 1 << 20)))
         found = [tuple(row.values()) for row in answer.table.to_pylist()]
-        assert len(found) == len(expected), (seed, sql, plan)
-        for row, (first, second) in enumerate(zip(found, expected, strict=True)):
-            assert all(map(same, first, second)), (seed, row, first, second, sql, plan)
-        assert answer.counters.rows == len(expected)
+        for oracle, expected in oracles.items():
+            assert len(found) == len(expected), (oracle, seed, sql, plan)
+            for row, (first, second) in enumerate(zip(found, expected, strict=True)):
+                assert all(map(same, first, second)), (oracle, seed, row, first, second, sql, plan)
+        assert answer.counters.rows == len(found)
