@@ -77,12 +77,14 @@ def test_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_extension(tmp_path: Path) -> None:
-    extension, attempt, slow, waiting, layer, test = blocks("extend.md", "python")
-    for name, text in {"latency.py": extension, "slow.py": slow, "mine.py": layer}.items():
+    extension, attempt, slow, waiting, layer, fair, test = blocks("extend.md", "python")
+    files = {"latency.py": extension, "slow.py": slow, "mine.py": layer, "fair.py": fair}
+    for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
     socket = tmp_path / "s"
     options = ["--size", "32M", "--time", "modelled", "--ftl", "Mine"]
-    for name in ("latency.py", "mine.py"):
+    options += ["--compute-units", "8", "--scheduler", "Fair"]
+    for name in ("latency.py", "mine.py", "fair.py"):
         options += ["--extend", str(tmp_path / name)]
     with device_process(socket, *options):
         said = run(attempt.replace(SOCKET, str(socket)), environment(), tmp_path)
