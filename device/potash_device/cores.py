@@ -14,10 +14,13 @@ from potash_device.flash.profile import LARGEST, ProfileError, Rate, require_kno
 from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range, Stored
 
-QUERY_KINDS = ("decode", "compare", "hash", "aggregate")
+CODECS = ("snappy", "lz4", "zstd", "gzip", "brotli")
+"""Codecs of columns in Parquet and Arrow files."""
+
+QUERY_KINDS = ("decode", "compare", "hash", "aggregate", *CODECS)
 """Kinds of the work of queries of tables, in the order of `Work.queries`: bytes of columns that are
 decoded, values that functions are applied to, values of keys of groups, values that are
-aggregated."""
+aggregated; and by codec, those of the decoded bytes that were compressed."""
 
 THOUSAND = 1000
 NS_PER_S = 1_000_000_000
@@ -84,6 +87,11 @@ class CoreProfile:
         12_000,
         240_000,
         9000,
+        7000,
+        2000,
+        5000,
+        13_000,
+        15_000,
     )
     """Cycles of a thousand bytes or values of `QUERY_KINDS`; by default three times those of
     pyarrow 26 on an AMD EPYC."""

@@ -24,7 +24,7 @@ PLAIN = CoreProfile(
     dram=Rate(8, 3),
     vta_hz=100_000_000,
     macs_per_cycle=4,
-    query_cycles=(500, 2000, 30_000, 7000),
+    query_cycles=(500, 2000, 30_000, 7000, 200, 0, 0, 0, 900),
 )
 
 
@@ -42,7 +42,7 @@ def test_kinds_are_those_that_engines_count() -> None:
         (Work(bytes=4096), 500 + 1536),
         (Work(vta_cycles=17_300_000), 500 + 173_000_000),
         (Work(macs=10), 500 + 3),
-        (Work(queries=(100, 10, 1, 2)), 500 + 50 + 20 + 30 + 14),
+        (Work(queries=(100, 10, 1, 2, 50, 9, 9, 9, 10)), 500 + 50 + 20 + 30 + 14 + 10 + 9),
         # Two halves: 1.5 cycles and 1.5 ns of DRAM are 3 ns together, rounded once.
         (Work(instructions=(0,) * 6 + (1, 0), bytes=4), 503),
     ],

@@ -111,7 +111,7 @@ def test_no_field_is_decoded_of_a_message_that_a_worker_may_not_send(kind: int) 
 
 
 def test_what_is_refused_is_so_for_its_fault_alone() -> None:
-    decoded = channel.decode_from_worker(RETURNED + bytes(8 * 17))
+    decoded = channel.decode_from_worker(RETURNED + bytes(8 * 22))
     assert decoded == JobExecuted(5, Outcome.RETURNED, work=Work())
     assert isinstance(channel.decode_from_worker(struct.pack("<BH", 69, 1) + READ), BlocksRead)
 

@@ -31,7 +31,7 @@ from csd_spec.table_plans import (
     Value,
 )
 from nvme_spec.status import NvmeError
-from potash_device.cores import CoreProfile, Price, Work
+from potash_device.cores import CODECS, CoreProfile, Price, Work
 from potash_firmware.apu import commands, queries
 from potash_firmware.apu.commands import Context
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
@@ -357,12 +357,13 @@ def test_a_query_that_takes_too_much_memory_fails() -> None:
         assert job(apu, request(BY_REGION, len(data)))
 
 
-def test_the_time_of_a_query_is_that_of_its_counters() -> None:
-    cycles = (1000, 20_000, 300_000, 4_000_000)
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_time_of_a_query_is_that_of_its_counters(codec: str) -> None:
+    cycles = (1000, 20_000, 300_000, 4_000_000, 0, 0, 50_000, 0, 0)
     profile = CoreProfile(dispatch_ns=7, clock_hz=1_000_000_000, query_cycles=cycles)
     with board(replace(CONFIG, processor=profile, namespaces=(NamespaceConfig(1, MEDIA),))) as apu:
         assert apu.enable() == 0
-        data = parquet(sales(), row_group_size=500, compression="none")
+        data = parquet(sales(), row_group_size=500, compression=codec)
         scatter(apu, data, [(1, 0, 60)])
         sizes: list[int] = []
 
@@ -376,7 +377,8 @@ def test_the_time_of_a_query_is_that_of_its_counters() -> None:
             sizes.clear()
             _, headers = whole(plan, len(data), run)
             last = headers[-1]
-            counts = (last.decoded, last.compared, last.hashed, last.aggregated)
+            by_codec = [last.decoded * (each == codec) for each in CODECS]
+            counts = (last.decoded, last.compared, last.hashed, last.aggregated, *by_codec)
             assert all(counts[:2])
             works = [counted.work for counted in apu.counted]
             assert tuple(map(sum, zip(*(work.queries for work in works), strict=True))) == counts

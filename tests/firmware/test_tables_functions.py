@@ -13,8 +13,19 @@ import pyarrow as pa
 import pytest
 
 from csd_spec.table_plans import FUNCTIONS, Call, Output, Plan, Value, ValueType
+from potash_device.cores import CODECS
 from potash_firmware.tables import Refused, files, groups
-from support.tables import aggregate, arrow, ask, call, column, fields, parquet, rows
+from support.tables import (
+    aggregate,
+    arrow,
+    arrow_stream,
+    ask,
+    call,
+    column,
+    fields,
+    parquet,
+    rows,
+)
 
 UTC = datetime.UTC
 MOMENT = datetime.datetime(2026, 5, 1, 12, 30, 0, 250_000)
@@ -290,6 +301,42 @@ def test_what_was_done_is_counted() -> None:
     assert (counters.hashed, counters.aggregated) == (2 * 2, 2)
     # A byte each, a bit each, and two bitmaps of nulls.
     assert counters.decoded == 3 + 1 + 2
+
+
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+def test_bytes_of_compressed_columns_are_counted_by_codec(codec: str) -> None:
+    names = pa.array(["a", "b", "a"]).dictionary_encode()
+    table = pa.table({"i": pa.array([1, 2, 3], pa.int32()), "s": names, "n": [1, 2, 3]})
+    made = [parquet(table, compression=codec)]
+    if codec in ("none", "lz4", "zstd"):
+        made += [make(table, 2, compression=codec) for make in (arrow, arrow_stream)]
+    for data in made:
+        answer = ask(data, Plan(select=fields("i", "s")))
+        decoded = answer.counters.decoded
+        assert decoded > 3 * 4
+        assert answer.codecs == {each: decoded * (each == codec) for each in CODECS}
+
+
+def test_columns_of_a_parquet_file_are_counted_by_their_own_codecs() -> None:
+    numbers = pa.array([1, 2, 3], pa.int32())
+    pairs = pa.StructArray.from_arrays([numbers, numbers], ["a", "b"])
+    table = pa.table({"i": numbers, "p": pairs, "x": numbers})
+    data = parquet(table, compression={"i": "gzip", "p.a": "zstd", "p.b": "snappy", "x": "none"})
+    plan = Plan(where=call("less", column("i"), 3), select=fields("x", y=column("p", "b")))
+    answer = ask(data, plan)
+    assert answer.counters.decoded == 3 * 13
+    assert answer.codecs == {"snappy": 13, "lz4": 0, "zstd": 0, "gzip": 13, "brotli": 0}
+
+
+def test_batches_of_an_arrow_file_are_counted_by_their_own_codecs() -> None:
+    table = pa.table({"i": pa.array(range(8), pa.int32())})
+    codecs = ("none", "lz4", "zstd", "lz4")
+    streams = [arrow_stream(table, compression=codec) for codec in codecs]
+    schema = pa.ipc.read_message(streams[0]).serialize().to_pybytes()
+    batches = b"".join(each[len(schema) : -8] for each in streams)
+    answer = ask(schema + batches + streams[0][-8:], Plan())
+    assert answer.counters.decoded == 4 * 32
+    assert answer.codecs == {"snappy": 0, "lz4": 64, "zstd": 32, "gzip": 0, "brotli": 0}
 
 
 def test_nested_values_of_slices() -> None:

@@ -37,15 +37,18 @@ def parquet(table: pa.Table, **options: Any) -> bytes:
 
 def arrow(table: pa.Table, rows: int | None = None, **options: Any) -> bytes:
     """An Arrow file with record batches of so many rows."""
-    stream = io.BytesIO()
-    with pa.ipc.new_file(stream, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table, max_chunksize=rows)
-    return stream.getvalue()
+    return _written(pa.ipc.new_file, table, rows, options)
 
 
-def arrow_stream(table: pa.Table, rows: int | None = None) -> bytes:
+def arrow_stream(table: pa.Table, rows: int | None = None, **options: Any) -> bytes:
+    return _written(pa.ipc.new_stream, table, rows, options)
+
+
+def _written(create: Any, table: pa.Table, rows: int | None, options: dict[str, Any]) -> bytes:
+    if options.get("compression") == "none":
+        options["compression"] = None
     stream = io.BytesIO()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
+    with create(stream, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table, max_chunksize=rows)
     return stream.getvalue()
 
@@ -64,11 +67,13 @@ class Memory:
 
 
 class Answer(NamedTuple):
-    """The shown rows and the output of a query, and the counters of its last piece."""
+    """The shown rows and the output of a query, the counters of its last piece, and
+    decoded bytes by codec."""
 
     shown: bytes
     output: bytes
     counters: Piece
+    codecs: dict[str, int]
 
     @property
     def table(self) -> pa.Table:
@@ -91,7 +96,7 @@ def pieces(execution: Execution, room: int = 1 << 20) -> Answer:
         shown += into[HEADER : HEADER + head.shown]
         output += into[HEADER + head.shown : length]
         more = bool(head.flags & PieceFlag.MORE)
-    return Answer(shown, output, head)
+    return Answer(shown, output, head, execution.codecs)
 
 
 def ask(data: bytes | Memory, plan: Plan, room: int = 1 << 20) -> Answer:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from csd_spec.descriptors import decode_arguments
 from csd_spec.table_plans import Piece, Request
+from potash_device.cores import QUERY_KINDS
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.model import Grant
 from potash_firmware.apu.work_counter import WorkCounter
@@ -25,7 +26,7 @@ LACKING = "queries need pyarrow on the device's machine: pip install 'potash[col
 
 PACKAGE = "pyarrow"
 
-NOTHING = (0, 0, 0, 0)
+NOTHING = (0,) * len(QUERY_KINDS)
 
 ReadBlocks = Callable[[int, int, int, memoryview], int]
 """Reads blocks: namespace, first block, number of blocks, and where they go."""
@@ -102,7 +103,7 @@ class Queries:
         self._of: Hashable = None
         """The request and the file of the query that is kept."""
         self._next = 0
-        self._counted = NOTHING
+        self._counted: Sequence[int] = NOTHING
 
     def drop(self) -> None:
         """Keep no query: another program runs, or the file is another one."""
@@ -140,7 +141,8 @@ class Queries:
         piece = Piece.decode_head(into)
         self._next = header.offset + piece.shown + piece.length
         if self._counter is not None:
-            counts = piece.decoded, piece.compared, piece.hashed, piece.aggregated
+            codecs = self._execution.codecs.values()
+            counts = piece.decoded, piece.compared, piece.hashed, piece.aggregated, *codecs
             self._counter.queried(tuple(map(sub, counts, self._counted)), length)
             self._counted = counts
         return length

@@ -32,7 +32,7 @@ class WorkCounter:
     def begin(self) -> None:
         self.instructions.counts = [0] * len(Kind)
         self.helpers = self.bytes = self.vta_cycles = self.macs = 0
-        self.queries = [0] * len(QUERY_KINDS)
+        self.queries = (0,) * len(QUERY_KINDS)
         self.reads: list[Read] = []
         self._run_time = NOT_DECLARED
         self.show()
@@ -47,8 +47,7 @@ class WorkCounter:
         """The job's counts so far."""
         others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
         helpers, moved, cycles, macs = (min(count, LARGEST_COUNT) for count in others)
-        queries = tuple(min(count, LARGEST_COUNT) for count in self.queries)
-        work = Work(tuple(self.instructions.counts), helpers, moved, cycles, macs, queries)
+        work = Work(tuple(self.instructions.counts), helpers, moved, cycles, macs, self.queries)
         if self._run_time is NOT_DECLARED:
             return work
         ns = self._run_time.duration(self._price(work), self._length, work.instructions)
@@ -71,7 +70,8 @@ class WorkCounter:
 
     def queried(self, counts: Sequence[int], moved: int) -> None:
         """A query has gone on, with so much of each of `QUERY_KINDS` and bytes of output."""
-        self.queries = list(map(add, self.queries, counts))
+        sums = map(add, self.queries, counts)
+        self.queries = tuple(min(count, LARGEST_COUNT) for count in sums)
         self.bytes += moved
         self.show()
 

@@ -66,6 +66,8 @@ class Execution:
         self._query: _Query | None = None
         self._offset = 0
         """The offset at which the next piece begins, if `_query` is there."""
+        self.codecs: dict[str, int] = {}
+        """Decoded bytes of the query so far that were compressed, by `CODECS`."""
 
     def resume(self, source: ByteSource) -> None:
         """Read the file from another source of the same bytes from now on."""
@@ -98,7 +100,9 @@ class Execution:
             raise Refused(f"the output has room for {len(into)} bytes, and none of the result")
         lines, length = query.fill(into[Piece.RECORD.size :], work)
         flags = PieceFlag.MORE if query.more() else 0
-        header = Piece(flags=flags, shown=lines, length=length, **asdict(query.counters)).encode()
+        counts = asdict(query.counters)
+        self.codecs = counts.pop("codecs")
+        header = Piece(flags=flags, shown=lines, length=length, **counts).encode()
         into[: len(header)] = header
         self._query, self._offset = query, offset + lines + length
         return len(header) + lines + length

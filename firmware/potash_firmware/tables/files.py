@@ -6,9 +6,10 @@ Apache Arrow specification.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from potash_device.cores import CODECS
 from potash_firmware.tables.errors import Refused, sentence
 
 BATCH_ROWS = 1 << 16
@@ -27,6 +29,10 @@ READ_BYTES = 1 << 20
 """Bytes of a column that are read from a Parquet file at a time."""
 METADATA_BYTES = 64 << 20
 """Bytes of a text, and members of a list, in the metadata of a Parquet file."""
+CONTINUATION = b"\xff" * 4
+"""The beginning of a message of Arrow."""
+RECORD_BATCH = 3
+"""The type of a message's header."""
 
 Path = tuple[str, ...]
 """A column, and the names of members of structures in it."""
@@ -43,7 +49,8 @@ class ByteSource(Protocol):
 
 @dataclass(slots=True)
 class Counters:
-    """Counters of a query so far; the names are those of `csd_spec.table_plans.Piece`."""
+    """Counters of a query so far; other names than `codecs` are those of
+    `csd_spec.table_plans.Piece`."""
 
     rows: int = 0
     file_rows: int = 0
@@ -54,6 +61,8 @@ class Counters:
     compared: int = 0
     hashed: int = 0
     aggregated: int = 0
+    codecs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CODECS, 0))
+    """The part of `decoded` that was compressed, by codec."""
 
 
 class Batch(NamedTuple):
@@ -93,6 +102,8 @@ class SourceFile:
         self._at = 0
         self.error: BaseException | None = None
         """The error that the source raised."""
+        self.observe: Callable[[bytearray], object] = len
+        """Called with all that is read."""
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = max(0, offset + (0, self._at, self.size)[whence])
@@ -112,6 +123,7 @@ class SourceFile:
                 raise
         self._at += len(data)
         self._counters.read += len(data)
+        self.observe(data)
         return data
 
     def close(self) -> None:
@@ -141,7 +153,7 @@ def open_table(file: SourceFile, counters: Counters) -> TableFile:
     readers: dict[bytes, Callable[[SourceFile, Counters], TableFile]] = {
         b"PAR1": _parquet,
         b"ARRO": partial(_arrow, pa.ipc.open_file),
-        b"\xff" * 4: partial(_arrow, pa.ipc.open_stream),
+        CONTINUATION: partial(_arrow, pa.ipc.open_stream),
     }
     if magic[:4] not in readers:
         raise Refused("the file is neither a Parquet file nor an Arrow file")
@@ -196,16 +208,18 @@ _PLAIN = {
 }
 
 
-def _batch(found: pa.RecordBatch, counters: Counters) -> Batch:
-    """A batch that has been read, once it is known to be sound."""
+def _batch(found: pa.RecordBatch, counters: Counters, codecs: Mapping[str, str]) -> Batch:
+    """A batch that has been read, once it is known to be sound, with codecs of its columns."""
     found.validate(full=True)
     columns = {name: plain(found.column(name)) for name in found.schema.names}
-    counters.decoded += sum(column.nbytes for column in columns.values())
+    for name, column in columns.items():
+        counters.decoded += column.nbytes
+        if (codec := codecs.get(name)) in counters.codecs:
+            counters.codecs[codec] += column.nbytes
     return Batch(found.num_rows, columns)
 
 
-def _slices(found: pa.RecordBatch, counters: Counters) -> Iterator[Batch]:
-    batch = _batch(found, counters)
+def _slices(batch: Batch) -> Iterator[Batch]:
     for first in range(0, batch.rows, BATCH_ROWS):
         columns = {name: each.slice(first, BATCH_ROWS) for name, each in batch.columns.items()}
         yield Batch(min(BATCH_ROWS, batch.rows - first), columns)
@@ -226,8 +240,20 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
     )
     metadata = opened.metadata
     counters.file_rows = max(0, metadata.num_rows)
-    found = ((at, metadata.schema.column(at)) for at in range(metadata.num_columns))
-    leaves = {leaf.name: at for at, leaf in found if leaf.name == leaf.path}
+    found = [metadata.schema.column(at) for at in range(metadata.num_columns)]
+    leaves = {leaf.name: at for at, leaf in enumerate(found) if leaf.name == leaf.path}
+    ordered = sorted((f"{leaf.path}.", at) for at, leaf in enumerate(found))
+
+    def codecs(group: Any, paths: list[Path]) -> dict[str, str]:
+        """The codecs of columns: each that of one of its chunks that are read."""
+        columns: dict[str, str] = {}
+        for path in paths:
+            prefix = ".".join((*path, ""))
+            place = bisect_left(ordered, (prefix, 0))
+            for name, at in ordered[place : place + 1]:
+                if name.startswith(prefix) and at < group.num_columns:
+                    columns[path[0]] = group.column(at).compression.lower()
+        return columns
 
     def read(paths: list[Path], index: int, size: int) -> Iterator[Any]:
         columns = [".".join(path) for path in paths]
@@ -244,14 +270,18 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
                 if excluded(group, leaves):
                     counters.excluded += 1
                     continue
+                ready, ready_later = (
+                    partial(_batch, counters=counters, codecs=codecs(group, paths))
+                    for paths in (first, rest)
+                )
             if not first:
                 for start in range(0, group.num_rows, BATCH_ROWS):
                     yield Batch(min(BATCH_ROWS, group.num_rows - start), {})
                 continue
             size = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
             size = min(BATCH_ROWS, max(1, size))
-            found = _reading(file, read(first, index, size), lambda each: [_batch(each, counters)])
-            later = _Later(file, read(rest, index, size), counters)
+            found = _reading(file, map(ready, read(first, index, size)), lambda each: [each])
+            later = _Later(file, read(rest, index, size), ready_later)
             for number, batch in enumerate(found):
                 more = partial(later.columns, number, batch.rows)
                 yield batch._replace(rest=more) if rest else batch
@@ -262,8 +292,10 @@ def _parquet(file: SourceFile, counters: Counters) -> TableFile:
 class _Later:
     """Columns of a row group, none of which is read before one of its rows counts."""
 
-    def __init__(self, file: SourceFile, found: Iterator[Any], counters: Counters) -> None:
-        self._file, self._counters = file, counters
+    def __init__(
+        self, file: SourceFile, found: Iterator[Any], ready: Callable[[Any], Batch]
+    ) -> None:
+        self._file, self._ready = file, ready
         self._found = enumerate(found)
 
     def columns(self, number: int, rows: int) -> dict[str, Any]:
@@ -272,7 +304,7 @@ class _Later:
             found = next((each for at, each in self._found if at == number), None)
             if found is None or found.num_rows != rows:
                 raise Refused("the file has columns of different lengths in a row group")
-            return _batch(found, self._counters).columns
+            return self._ready(found).columns
 
 
 def _reading(
@@ -308,6 +340,8 @@ def _arrow(open_reader: Callable[..., Any], file: SourceFile, counters: Counters
         return open_reader(pa.PythonFile(file, "r"), options=options)
 
     schema = opened([]).schema
+    messages = _Messages()
+    file.observe = messages.observe
 
     def read(paths: list[Path]) -> Iterator[Any]:
         reader = opened(_fields(schema, paths))
@@ -319,7 +353,7 @@ def _arrow(open_reader: Callable[..., Any], file: SourceFile, counters: Counters
         counters.groups += 1
         _require_rows(found.num_rows)
         counters.file_rows += found.num_rows
-        return _slices(found, counters)
+        return _slices(_batch(found, counters, dict.fromkeys(schema.names, messages.codec)))
 
     def batches(first: list[Path], rest: list[Path], excluded: Exclude) -> Iterator[Batch]:
         with file.reading():
@@ -327,3 +361,49 @@ def _arrow(open_reader: Callable[..., Any], file: SourceFile, counters: Counters
         yield from _reading(file, found, sliced)
 
     return TableFile(schema, batches)
+
+
+class _Messages:
+    """The codec of the last record batch that Arrow has read, which Arrow does not tell.
+
+    Numbers of fields and values are those of Message.fbs of the Arrow format.
+    """
+
+    def __init__(self) -> None:
+        self.codec = ""
+        """Its name; empty for a record batch that is not compressed."""
+        self._prefix = b""
+
+    def observe(self, data: bytearray) -> None:
+        """Take what Arrow has read: 8 bytes and metadata, in parts from a stream, or other data."""
+        prefix = self._prefix
+        self._prefix = (prefix + data)[-8:] if len(data) == 4 else b""
+        metadata = memoryview(data)
+        if data[:4] == CONTINUATION:
+            prefix, metadata = bytes(data[:8]), metadata[8:]
+        if prefix[:4] != CONTINUATION or _number(prefix, 4) != len(metadata):
+            return
+        message = _number(metadata, 0)
+        if _number(metadata, _field(metadata, message, 1), 1) != RECORD_BATCH:
+            return
+        compression = _field(metadata, _table(metadata, _field(metadata, message, 2)), 3)
+        codec = _field(metadata, _table(metadata, compression), 0)
+        zstd = codec and _number(metadata, codec, 1)
+        self.codec = "" if not compression else "zstd" if zstd else "lz4"
+
+
+def _field(data: memoryview, table: int, number: int) -> int:
+    """The place of a field of a FlatBuffers table; 0 if the table lacks it."""
+    fields, at = table - _number(data, table, signed=True), 4 + 2 * number
+    offset = _number(data, fields + at, 2) if at < _number(data, fields, 2) else 0
+    return table + offset if offset else 0
+
+
+def _table(data: memoryview, at: int) -> int:
+    """The place of the table to which a field refers."""
+    return at + _number(data, at)
+
+
+def _number(data: bytes | memoryview, at: int, size: int = 4, *, signed: bool = False) -> int:
+    """A number; places beyond the data have 0, as nobody has checked these messages."""
+    return int.from_bytes(data[at : at + size], "little", signed=signed)
