@@ -43,7 +43,9 @@ def in_child(run: Callable[[], None]) -> str:
     child = os.fork()
     if not child:
         try:
-            confine(Bounds(memory=used + (64 << 20), seconds=60, readable=libraries()))
+            # A process of tests may have many files open.
+            bounds = Bounds(used + (64 << 20), seconds=60, open_files=4096, readable=libraries())
+            confine(bounds)
             run()
         except BaseException:  # noqa: BLE001
             os.write(writing, traceback.format_exc().encode())

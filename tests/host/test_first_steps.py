@@ -308,6 +308,8 @@ def run(arguments):
     try:
         if arguments[1] == "library":
             os.kill(os.getpid(), number)
+        if arguments[1] == "text":
+            exec("os.kill(os.getpid(), number)")
         time.sleep(10)
     except (Exception, SystemExit):
         time.sleep(10)
@@ -318,14 +320,17 @@ main()
 """
 
 
-@pytest.mark.parametrize("where", ["finalizer", "library"])
+@pytest.mark.parametrize("where", ["finalizer", "library", "text"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_command_where_exceptions_are_lost(
-    number: signal.Signals, where: str
+    number: signal.Signals, where: str, tmp_path: Path
 ) -> None:
-    """As while numba and llvmlite are imported, which compile in callbacks of C."""
+    """As while numba and llvmlite are imported, which compile in callbacks of C, and while a text
+    is executed, as for a dataclass: after that Python ends a process by SIGINT."""
+    (tmp_path / "unheard.py").write_text(UNHEARD)
     done = subprocess.run(
-        [sys.executable, "-c", UNHEARD, str(number.value), where],
+        [sys.executable, "-m", "unheard", str(number.value), where],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=LIMIT,

@@ -9,7 +9,7 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -225,13 +225,13 @@ def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
     @contextmanager
     def played(
         socket: Path, *words: str, verbose: bool
-    ) -> Iterator[subprocess.Popen[bytes] | None]:
+    ) -> Iterator[tuple[subprocess.Popen[bytes] | None, Callable[[], None]]]:
         assert not verbose
         found.append((configuration.read(Path(words[-1])), socket))
-        yield None
+        yield None, lambda: None
 
     found: list[tuple[Configuration, Path]] = []
-    monkeypatch.setattr(devices, "device_process", played)
+    monkeypatch.setattr(devices, "starting_device", played)
     plain, modelled = Configuration(), options.parse(["--time", "modelled"])
     with serving_guest([plain, modelled, modelled]) as (sockets, monitors):
         assert [wanted.device.socket for wanted, _ in found] == sockets

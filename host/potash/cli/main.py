@@ -93,6 +93,9 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 def _interrupted() -> int:
     """The exit code of a command that was interrupted, by a signal or at a prompt."""
+    # Where an interrupt has ended the last text that was executed, as dataclasses are made of,
+    # Python would end this process by SIGINT, whatever its exit code is.
+    exec("")  # noqa: S102
     number = _came[0] if _came else signal.SIGINT
     if number == signal.SIGINT:
         print("potash: interrupted", file=sys.stderr)
