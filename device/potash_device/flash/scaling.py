@@ -82,7 +82,7 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
         smallest = min(zone.capacity // PAGE for zone in zones)
         pages = min(pages, max(1, -(-smallest // (rows * least))) * least)
         while dies > 1 and dies * profile.row_pages * pages > smallest and pages == least:
-            dies = max(one for one in range(1, dies) if dies % one == 0)
+            dies = max(number for number in range(1, dies) if dies % number == 0)
     size = dies * profile.row_pages * pages
     if 0 < data < LEAST_SUPERBLOCKS // 2 * size:
         raise TooSmallError(capacity, (zoned + LEAST_SUPERBLOCKS // 2 * size) * PAGE)

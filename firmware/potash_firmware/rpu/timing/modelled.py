@@ -17,7 +17,7 @@ from csd_spec.timing import TimingLog
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
 from potash_device.cores import DEFAULT, CoreProfile
-from potash_device.flash.profile import PAGE, Profile, Rate
+from potash_device.flash.profile import PAGE, Rate
 from potash_device.flash.scaling import ZoneShape
 from potash_device.trace import Trace
 from potash_firmware.ftl.hooks import NO_HINT, Hint
@@ -26,7 +26,7 @@ from potash_firmware.ftl.requests import FAILED, WORN, Op
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.layout import Layout
-from potash_firmware.rpu.timing.zones import ZoneStreams
+from potash_firmware.rpu.timing.zones import ZoneStreams, require_sound
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,6 @@ Zones = Mapping[int, ZoneShape]
 _AS_BEFORE = "it is as when this device was started"
 _WHOLE = ((0, 0),)
 """The pages of a request for the whole drive, or for a whole zone."""
-
-
-def require_sound(profile: Profile, held: Held) -> None:
-    """Raises ValueError unless namespaces can have these parts of a drive."""
-    Layout(profile.logical_pages, held.pieces)
-    ZoneStreams(profile, held.zones)
 
 
 ATTEMPTS = 3

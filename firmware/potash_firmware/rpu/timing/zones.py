@@ -8,7 +8,8 @@ import sys
 from collections.abc import Collection
 
 from potash_device.flash.profile import Profile
-from potash_firmware.ftl.interface import ZoneStream
+from potash_firmware.ftl.interface import Held, ZoneStream
+from potash_firmware.rpu.timing.layout import Layout
 
 
 class ZoneStreams:
@@ -45,3 +46,9 @@ class ZoneStreams:
         streams = [self._streams.pop(key) for key in gone]
         self._free.update(streams)
         return streams
+
+
+def require_sound(profile: Profile, held: Held) -> None:
+    """Raises ValueError unless namespaces can have these parts of a drive."""
+    Layout(profile.logical_pages, held.pieces)
+    ZoneStreams(profile, held.zones)

@@ -150,7 +150,7 @@ def _kept_custom(path: Path, new: CustomFtl, make: Callable[[], Ftl]) -> tuple[F
     else an empty one, which `make` makes."""
     from potash_firmware.ftl.interface import FtlError
     from potash_firmware.ftl.saving import load_held, restore_custom
-    from potash_firmware.rpu.timing.modelled import require_sound
+    from potash_firmware.rpu.timing.zones import require_sound
 
     if new.version is None:
         log.warning("the modelled drive is empty, as %s has no version of its state", new.name)
@@ -174,7 +174,7 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     """The drive in a file, and what namespaces have of it, or else the new one where that has
     another geometry, or the file holds none."""
     from potash_firmware.ftl.saving import load, load_held
-    from potash_firmware.rpu.timing.modelled import require_sound
+    from potash_firmware.rpu.timing.zones import require_sound
 
     try:
         with path.open("rb") as file:
