@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_device.cores import Work
+from csd_spec.run_times import KINDS
+from potash_device.cores import QUERY_KINDS, Work
 from potash_firmware.mailbox import MailboxError, messages
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,
@@ -63,7 +64,8 @@ REQUESTS = st.builds(
 RANGES = st.lists(st.tuples(U32, U64, st.integers(1, 1 << 40)), min_size=1, max_size=64).map(tuple)
 EXTENTS = RANGES.map(lambda ranges: tuple(item[1:] for item in ranges))
 COUNT = st.integers(0, (1 << 63) - 1)
-WORKS = st.builds(Work, st.tuples(*[COUNT] * 8), *[COUNT] * 4, st.tuples(*[COUNT] * 4), COUNT)
+QUERIES = st.tuples(*[COUNT] * len(QUERY_KINDS))
+WORKS = st.builds(Work, st.tuples(*[COUNT] * len(KINDS)), *[COUNT] * 4, QUERIES, COUNT)
 READS = st.lists(
     st.builds(Read, COUNT, U32, U64, st.integers(1, 1 << 40)), max_size=MAX_READS // 16
 ).map(lambda reads: tuple(sorted(reads)))
