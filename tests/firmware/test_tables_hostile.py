@@ -45,7 +45,8 @@ def in_child(run: Callable[[], None]) -> str:
     child = os.fork()
     if not child:
         try:
-            # A process of tests may have many files open.
+            # A process of tests may have many files open, and an allocator that maps much.
+            pa.set_memory_pool(pa.system_memory_pool())
             bounds = Bounds(used + (256 << 20), seconds=60, open_files=4096, readable=libraries())
             confine(bounds)
             run()
