@@ -12,7 +12,7 @@ the order of units or of arrival; after each of these, units that are free take 
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -168,24 +168,19 @@ class _Event(NamedTuple):
     """The number of the unit."""
 
 
-@dataclass(eq=False)
 class Pool:
-    """Units that share their tasks."""
+    """So many units, which share their tasks; without a scheduler, first come is first served."""
 
-    scheduler: UnitScheduler
-    units: list[Unit]
-    ready: list[Task] = field(default_factory=list)
-    """Tasks that wait for a unit."""
-    now: int = 0
-    """The time until which it is decided what units do."""
-    complain: Callable[[str], None] = log.error
-    """Called once, with what a scheduler does that none may do; then `Fifo` decides."""
-    _arriving: deque[Task] = field(default_factory=deque)
-
-    @classmethod
-    def of(cls, units: int = 1, scheduler: UnitScheduler | None = None) -> "Pool":
-        """A pool of so many units; without a scheduler, first come is first served."""
-        return cls(scheduler or Fifo(), [Unit(number) for number in range(units)])
+    def __init__(self, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
+        self.scheduler = scheduler or Fifo()
+        self.units = [Unit(number) for number in range(units)]
+        self.ready: list[Task] = []
+        """Tasks that wait for a unit."""
+        self.now = 0
+        """The time until which it is decided what units do."""
+        self.complain: Callable[[str], None] = log.error
+        """Called once, with what a scheduler does that none may do; then `Fifo` decides."""
+        self._arriving: deque[Task] = deque()
 
     def arrive(self, task: Task) -> None:
         """A task arrives, not before those that have arrived."""

@@ -175,7 +175,7 @@ def compare(name: str, seeds: range) -> None:
         given = drawn(source)
         units = source.randrange(3, 6) if name == "group" else source.randrange(1, 5)
         slice_ns = source.randrange(1, 9)
-        pool = Pool.of(units, make(slice_ns))
+        pool = Pool(units, make(slice_ns))
         found = ends(source, given, pool)
         slices = slice_ns if name == "rr" else None
         assert found == every_nanosecond(given, units, choose, slices, preempts), (name, seed)  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ def queue(count: int, units: int, load: float, scheduler: UnitScheduler) -> tupl
     """The utilisation of units and the mean time of waiting, in services, of tasks of one length
     that arrive by chance."""
     source, service = random.Random(units), 1000
-    pool, at = Pool.of(units, scheduler), 0.0
+    pool, at = Pool(units, scheduler), 0.0
     tasks = []
     for _ in range(count):
         at += source.expovariate(load * units / service)
@@ -220,7 +220,7 @@ def test_units_are_as_busy_as_the_theory_of_queues_says(units: int, count: int) 
 
 def test_short_slices_share_a_unit_equally() -> None:
     """In the limit each of the tasks that are there has the same part of the unit."""
-    pool = Pool.of(1, RoundRobin(10))
+    pool = Pool(1, RoundRobin(10))
     lengths = (100_000, 200_000, 300_000)
     tasks = [Known(0, length=length, shown=length) for length in lengths]
     for task in tasks:
@@ -230,7 +230,7 @@ def test_short_slices_share_a_unit_equally() -> None:
 
 
 def test_a_task_that_is_given_up_frees_its_unit_at_that_time() -> None:
-    pool = Pool.of(1)
+    pool = Pool(1)
     first, second, third = (Known(number, length=100) for number in range(3))
     for task in (first, second, third):
         pool.arrive(task)
@@ -256,7 +256,7 @@ class Reader(Known):
 
 
 def test_a_task_that_waits_for_a_device_keeps_its_unit_for_its_slice() -> None:
-    pool = Pool.of(1, RoundRobin(25))
+    pool = Pool(1, RoundRobin(25))
     reader, other = Reader(0, length=40, shown=40, until=70), Known(0, length=30, shown=30)
     pool.arrive(reader)
     pool.arrive(other)
@@ -286,7 +286,7 @@ class Nonsense(Fifo):
 )
 def test_a_scheduler_that_is_wrong_is_replaced_and_no_task_is_lost(found: object) -> None:
     said: list[str] = []
-    pool = Pool.of(2, Nonsense(None if found == "starves" else found))
+    pool = Pool(2, Nonsense(None if found == "starves" else found))
     pool.complain = said.append
     tasks = [Known(number, length=10, shown=10) for number in range(9)]
     for task in tasks:

@@ -37,9 +37,7 @@ from potash_firmware.apu.commands import Context
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Subsystem
-from potash_firmware.mailbox.messages import (
-    NEXT_HOST,
-)
+from potash_firmware.mailbox.messages import NEXT_HOST
 from potash_firmware.mailbox.messages import Request as Command
 from support.apu import CONFIG, Board, board, program
 from support.bpf import exit_, mov

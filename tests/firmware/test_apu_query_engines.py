@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from csd_spec.table_plans import (
-    Piece,
-)
+from csd_spec.table_plans import Piece
 from potash_device.cores import CoreProfile
 from potash_firmware.apu import queries
 from potash_firmware.apu.checks import Checks

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
 from potash_device.flash.state import NEVER, SLC
+from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import (
     ChannelFirst,
     Choices,
@@ -21,7 +22,7 @@ from potash_firmware.ftl.policies import (
     NoWear,
     Policies,
 )
-from potash_firmware.ftl.requests import REQUEST, Op
+from potash_firmware.ftl.requests import REQUEST, WORN, Op
 from potash_firmware.ftl.state import (
     CLOSED,
     FREE,
@@ -173,6 +174,23 @@ def policies(seed: int) -> Policies:
     return Policies(
         gc, Gap(2) if seed % 3 else NoWear(), DieFirst() if seed % 2 else ChannelFirst()
     )
+
+
+def lost(drive: Drive, asked: NDArray[np.void], completions: NDArray[np.int64]) -> set[int]:
+    """Pages that are not mapped although they were written, or the other way round; of a drive that
+    is worn out or had zones reset, none that is known."""
+    if drive.worn or (completions == WORN).any() or (asked["op"] == Op.RESET).any():
+        return set()
+    kept = set[int]()
+    for _, op, first, count, _, _ in asked.tolist():
+        if op == Op.WRITE:
+            kept |= set(range(first, first + count))
+        elif op == Op.TRIM:
+            kept -= set(range(first, first + count))
+        elif op == Op.FORMAT:
+            kept.clear()
+    mapped = np.flatnonzero(drive.state.places[: drive.profile.logical_pages] >= 0)
+    return kept ^ set(mapped.tolist())
 
 
 def problems(profile: Profile, state: DriveState) -> list[str]:

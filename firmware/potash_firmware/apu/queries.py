@@ -7,6 +7,7 @@ piece of the same result, and begins anew in any other worker and for any other 
 import importlib.util
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from operator import sub
 from typing import TYPE_CHECKING
@@ -34,7 +35,12 @@ ReadBlocks = Callable[[int, int, int, memoryview], int]
 
 def refusal() -> str | None:
     """The reason why this machine can run no query; None if it can."""
-    return None if importlib.util.find_spec(PACKAGE) else LACKING
+    return None if _is_installed(PACKAGE) else LACKING
+
+
+@cache  # it looks into folders, and the service asks for each piece of a result
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def request_in(arguments: bytes) -> bytes:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import potash.sdk
+from csd_spec.opcodes import PAGE_SIZE
 from potash.bench.report import Result, alone, paired
 from potash.columns import OnAccelerator, Request, StoredBlocks, query
 from potash.configuration import Configuration
@@ -71,7 +72,7 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     progress("making a table", None)
     data = lineitem()
     with serving(DRIVE) as served, potash.sdk.open(f"vfio-user:{served.socket}") as device:
-        device.write(0, data.ljust(-(-len(data) // 4096) * 4096, b"\0"))
+        device.write(0, data.ljust(-(-len(data) // PAGE_SIZE) * PAGE_SIZE, b"\0"))
         for index, name in enumerate(names):
             progress(name, index / len(names))
             yield from _query(name, device, len(data), pairs)

@@ -7,7 +7,7 @@ unverified layouts.
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, TypedDict, Unpack, cast
 
 from csd_spec.chains import ChainError, ChainStep
 from csd_spec.chains import encode as encode_chain
@@ -57,6 +57,18 @@ class Program:
     active: Annotated[bool, "True if the program is activated."]
     type: Annotated[Count, "The program's type; 0 for a device-defined program."]
     identifier: Annotated[Count, "The identifier that the program was loaded with; 0 for none."]
+
+
+class Given(TypedDict, total=False):
+    """The keyword arguments of an execution."""
+
+    parameters: tuple[int, int]
+    """CPARAM1 and CPARAM2, 64 bits each; 0 by default."""
+    data: Buffer
+    """The command's data for the program; not with Linux's driver, which has no field for its
+    length."""
+    timeout: float | None
+    """Maximum run time in seconds; the default is that of other commands."""
 
 
 class ComputeNamespace(AnyNamespace):
@@ -177,30 +189,17 @@ class ComputeNamespace(AnyNamespace):
         self._admin(AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT, layout)
 
     def execute(
-        self,
-        index: int,
-        ranges: int | Sequence[Bytes] = (),
-        *,
-        parameters: tuple[int, int] = (0, 0),
-        data: Buffer = b"",
-        timeout: float | None = None,
+        self, index: int, ranges: int | Sequence[Bytes] = (), **given: Unpack[Given]
     ) -> int:
         """Run an activated program to its end; its return value, 64 bits.
 
         `submit` takes the same arguments. Raises CommandFailed, also for a program that faults, and
         what `submit` raises.
         """
-        pending = self.submit(index, ranges, parameters=parameters, data=data, timeout=timeout)
-        return pending.result().result
+        return self.submit(index, ranges, **given).result().result
 
     def submit(
-        self,
-        index: int,
-        ranges: int | Sequence[Bytes] = (),
-        *,
-        parameters: tuple[int, int] = (0, 0),
-        data: Buffer = b"",
-        timeout: float | None = None,
+        self, index: int, ranges: int | Sequence[Bytes] = (), **given: Unpack[Given]
     ) -> PendingCommand:
         """Have an activated program run, without waiting for it; its return value is the result of
         the command.
@@ -208,14 +207,12 @@ class ComputeNamespace(AnyNamespace):
         Args:
             index: the program index.
             ranges: the identifier of a range set, or the ranges themselves.
-            parameters: CPARAM1 and CPARAM2, 64 bits each.
-            data: the command's data for the program; not with Linux's driver, which has no field
-                for its length.
-            timeout: maximum run time in seconds; the default is that of other commands.
+            given: what `Given` says.
 
         Raises InvalidRequest for a number that does not fit, or for `data` with Linux's driver.
         """
         inline = b"" if isinstance(ranges, int) else _descriptors(ranges)
+        data = given.get("data", b"")
         sent = inline + bytes(data)
         carries = self.device.transport.carries_cdw4
         if data and not carries:
@@ -227,7 +224,7 @@ class ComputeNamespace(AnyNamespace):
             ranges if isinstance(ranges, int) else 0,
             len(inline) // MEMORY_RANGE_SIZE,
             len(sent) if carries else 0,
-            *parameters,
+            *given.get("parameters", (0, 0)),
         )
         try:
             fields = execute.fields()
@@ -239,7 +236,7 @@ class ComputeNamespace(AnyNamespace):
             nsid=self.nsid,
             csi=CommandSet.COMPUTE,
             data_out=sent or None,
-            timeout=timeout,
+            timeout=given.get("timeout"),
             **cast(Dwords, fields),
         )
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
 from potash_device.cores import Price, Work
-from potash_device.units import Ahead, Fifo, Pool, Task, Unit, UnitScheduler
+from potash_device.units import Ahead, Pool, Task, UnitScheduler
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
@@ -48,8 +48,8 @@ POLL_NS = 1_000_000
 class _Pool(Pool):
     """The core of an accelerator, or the units of a compute namespace."""
 
-    def __init__(self, units: int, scheduler: UnitScheduler) -> None:
-        super().__init__(scheduler, [Unit(number) for number in range(units)])
+    def __init__(self, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
+        super().__init__(units, scheduler)
         self.tasks: dict[Timed, None] = {}
         """Tasks that have not ended, in the order of arrival."""
         self.timer = NO_TIMER
@@ -161,7 +161,7 @@ class JobTime(Part):
             self._drop(before[1])
         pool = self._pools.get(("accelerator", accelerator))
         if pool is None:
-            pool = self._pools["accelerator", accelerator] = _Pool(1, Fifo())
+            pool = self._pools["accelerator", accelerator] = _Pool()
         timed = self._arrive(
             "JOB",
             pool,
