@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 MICRO = 1000
 """Nanoseconds."""
-GEOMETRY = ("blocks", "pages", "capacity")
-"""Keys that follow from the number of dies."""
 WIDTH, HEIGHT = 640, 640
 LEFT, TOP, RIGHT, BOTTOM = 80, 60, 610, 570
 COLOURS = {50.0: "#1f6fb2", 99.0: "#c0392b"}
