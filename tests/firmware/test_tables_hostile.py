@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import traceback
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from csd_spec.table_plans import Order, Output, Plan
-from potash_firmware.confinement import Bounds, confine, libraries
-from potash_firmware.tables import Refused
-from support.tables import aggregate, arrow, ask, call, column, fields, parquet, rows
-from support.tables_fuzz import FILES, attempt, damaged_file, wild_plan
+from support.new_process import new_process
+from support.tables import aggregate, arrow, ask, call, column, fields, parquet
+from support.tables_fuzz import attempt, damaged_file, wild_plan
 
 
 @pytest.mark.parametrize("case", [damaged_file, wild_plan])
@@ -35,70 +30,10 @@ def test_many_hostile_cases(case: Any, first: int) -> None:
     print(found.crashes)
 
 
-def in_child(run: Callable[[], None], room: int = 256 << 20) -> str:
-    """The traceback of a function in a confined process; nothing if it ended well.
-
-    It has `room` bytes beside those of this process.
-    """
-    used = int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            # A process of tests may have many files open, and an allocator that maps much.
-            pa.set_memory_pool(pa.system_memory_pool())
-            bounds = Bounds(used + room, seconds=60, open_files=4096, readable=libraries())
-            confine(bounds)
-            run()
-        except BaseException:  # noqa: BLE001
-            os.write(writing, traceback.format_exc().encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as report:
-        text = report.read()
-    _, status = os.waitpid(child, 0)
-    return text or ("" if status == 0 else f"status {status}")
-
-
-def test_confined_queries() -> None:
-    """Groups, text, time zones, order: without files but those of libraries."""
-    plan = Plan(
-        where=call("match_substring_regex", column("s"), "^[a-z]+$"),
-        by=fields("k"),
-        select=fields(
-            "k",
-            hours=aggregate("sum", call("hour", column("t"))),
-            different=aggregate("count_distinct", column("x")),
-            spread=aggregate("stddev", column("f")),
-        ),
-        order=(Order("k"),),
-    )
-
-    def run() -> None:
-        for data in FILES.values():
-            assert rows(data, plan) == [
-                {"k": "a", "hours": 50, "different": 1, "spread": 0.0},
-            ]
-        with pytest.raises(OSError, match="Permission denied"):
-            Path("/etc/passwd").read_bytes()
-
-    # Not a test of memory: a process in which much was tested maps more than a new one.
-    assert in_child(run, 16 << 30) == ""
-
-
-def test_a_file_that_needs_more_memory_than_there_is() -> None:
-    """Equal values take few bytes in Parquet, and many once they are decoded."""
-    data = parquet(pa.table({"s": ["a" * 200] * 16_000}))
-    assert len(data) < 20_000
-
-    def run() -> None:
-        assert rows(data, Plan(select=fields("s"), limit=1)) == [{"s": "a" * 200}]
-        longer = call("replace_substring", column("s"), "a" * 200, "b" * 25_000)
-        text = call("binary_join_element_wise", longer, longer, ", ")
-        with pytest.raises((MemoryError, Refused)):
-            ask(data, Plan(select=fields(y=text), order=(Order("y"),)))
-
-    assert in_child(run) == ""
+@pytest.mark.parametrize("function", ["answers", "too_large"])
+def test_confined_queries(function: str) -> None:
+    done = new_process("support.tables_confined", function)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 SECRET = b"\xa5SeCrEt\x5a"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import datetime
 import io
-import os
 import random
 import resource
 import signal
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -36,12 +35,14 @@ from csd_spec.table_plans import (
     ValueType,
 )
 from potash_firmware.tables import Refused
+from support.new_process import new_process
 from support.tables import aggregate, arrow, arrow_stream, ask, call, column, fields, parquet
 
 SECONDS = 20
 """Time of a case, after which it is one that does not end."""
 MEMORY = 2 << 30
-"""Bytes of private memory, most of which this process has already."""
+"""Bytes of private memory."""
+_CRASHES = [-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)]
 
 TABLE = pa.table(
     {
@@ -199,40 +200,31 @@ def attempt(case: Callable[[random.Random], tuple[bytes, Plan]], first: int, cou
     found = Found(Counter(), [], [])
     end = first + count
     while first < end:
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            _try(case, range(first, end), writing)
-        os.close(writing)
-        with os.fdopen(reading) as report:
-            lines = report.read().splitlines()
-        _, status = os.waitpid(child, 0)
-        for line in lines:
+        child = new_process(__name__, "try_cases", case.__name__, first, end)
+        for line in child.stdout.splitlines():
             kind, _, text = line.partition(" ")
             if kind == "fault":
                 found.faults.append(text)
             else:
                 found.outcomes[kind] += 1
-        first += sum(not line.startswith("fault") for line in lines)
-        if status:
-            ended = f"seed {first}: {os.waitstatus_to_exitcode(status)}"
-            crashed = status in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)
-            (found.crashes if crashed else found.faults).append(ended)
+                first += 1
+        if child.returncode:
+            ended = f"seed {first}: {child.returncode} {child.stderr[-1000:]}"
+            (found.crashes if child.returncode in _CRASHES else found.faults).append(ended)
             first += 1
     return found
 
 
-def _try(case: Callable[[random.Random], Any], seeds: range, writing: int) -> None:
-    """The child: a line for each case, and one before it for each fault."""
+def try_cases(case: str, first: int, end: int) -> None:
+    """In a process of its own: print a line for each case, and one before it for each fault."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for seed in seeds:
+    for seed in range(first, end):
         signal.alarm(SECONDS)
         try:
-            kind = outcome(*case(random.Random(seed)))
+            kind = outcome(*globals()[case](random.Random(seed)))
         except BaseException as error:  # noqa: BLE001
             text = f"fault seed {seed}: {type(error).__name__}: {error}".replace("\n", " ")
-            os.write(writing, f"{text[:1000]}\n".encode(errors="replace"))
+            print(text[:1000].encode(errors="replace").decode())
             kind = "raised"
-        os.write(writing, f"{kind}\n".encode())
-    os._exit(0)
+        print(kind, flush=True)
