@@ -1,0 +1,124 @@
+"""A bandwidth that transfers of several flows share by their weights, as generalized processor
+sharing does (Parekh and Gallager 1993).
+
+At each moment, the flows that have something to transfer divide the bandwidth in proportion to
+their weights, and what others do not need is theirs. Lengths are ns that a transfer takes alone,
+times whole ns: a transfer ends at the first one at which all of it is done, and has its share until
+then. What is left of a transfer is exact. Nothing in here waits.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import gcd
+
+
+@dataclass(eq=False)
+class Flow:
+    """Transfers of one origin; it has its share of a bandwidth while there is one."""
+
+    weight: int = 1
+    in_order: bool = False
+    """They take place one after the other; otherwise they divide the share equally."""
+
+
+@dataclass(eq=False)
+class Transfer:
+    """A transfer of a flow, `length` ns alone; `over` is called with the time of its end, unless it
+    was dropped."""
+
+    flow: Flow
+    length: int
+    over: Callable[[int], None]
+    left: int = field(default=0, init=False)
+    """In parts of a ns, once it has arrived."""
+    end: int | None = field(default=None, init=False)
+    dropped: int | None = None
+    """The time at which it is given up, as nobody waits for it any more."""
+
+
+class Bandwidth:
+    """A bandwidth, at the time `now`; its user says how far it goes on."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._coming: list[tuple[int, int, Transfer]] = []
+        """A heap of transfers that have yet to arrive."""
+        self._number = 0
+        self._present: dict[Flow, deque[Transfer]] = {}
+        """The flows that have something to transfer."""
+        self._parts = 1
+        """The parts of a ns in which it is counted what is left."""
+
+    def __bool__(self) -> bool:
+        """True if transfers have yet to end."""
+        return bool(self._present or self._coming)
+
+    def begin(
+        self, flow: Flow, length: int, at: int, over: Callable[[int], None] = lambda at: None
+    ) -> Transfer:
+        """A transfer arrives at a time, or now if that has passed."""
+        transfer = Transfer(flow, length, over)
+        self._number += 1
+        heappush(self._coming, (max(at, self.now), self._number, transfer))
+        return transfer
+
+    @property
+    def following(self) -> int | None:
+        """The time at which the next transfer arrives or ends; None if there is none."""
+        times = [self._end(transfer, share) for transfer, share in self._shares()]
+        if self._coming:
+            times.append(self._coming[0][0])
+        return min(times, default=None)
+
+    def go_on(self, to: int) -> None:
+        """Go on to a time that is not after `following`, and call `over` of what ends then."""
+        shares = self._shares()
+        ended = [transfer for transfer, share in shares if self._end(transfer, share) <= to]
+        for transfer, (weight, whole) in shares:
+            transfer.left -= (to - self.now) * weight * self._parts // whole
+        self.now = to
+        for transfer in ended:
+            transfers = self._present[transfer.flow]
+            transfers.remove(transfer)
+            if not transfers:
+                del self._present[transfer.flow]
+        if not self._present:
+            self._parts = 1
+        while self._coming and self._coming[0][0] <= to:
+            transfer = heappop(self._coming)[2]
+            transfer.left = transfer.length * self._parts
+            self._present.setdefault(transfer.flow, deque()).append(transfer)
+        self._refine()
+        for transfer in ended:
+            transfer.end = to
+            if transfer.dropped is None:
+                transfer.over(to)
+
+    def _shares(self) -> list[tuple[Transfer, tuple[int, int]]]:
+        """The transfers that take place, and their shares: numerator and denominator."""
+        weights = sum(flow.weight for flow in self._present)
+        found = []
+        for flow, transfers in self._present.items():
+            if flow.in_order:
+                found.append((transfers[0], (flow.weight, weights)))
+            else:
+                share = flow.weight, weights * len(transfers)
+                found += [(transfer, share) for transfer in transfers]
+        return found
+
+    def _refine(self) -> None:
+        """Have so many parts of a ns that each transfer gets whole ones in a ns."""
+        for _, (weight, whole) in self._shares():
+            more = whole // gcd(whole, weight * self._parts)
+            if more > 1:
+                self._parts *= more
+                for transfers in self._present.values():
+                    for transfer in transfers:
+                        transfer.left *= more
+
+    def _end(self, transfer: Transfer, share: tuple[int, int]) -> int:
+        weight, whole = share
+        end = self.now + max(0, -(-transfer.left * whole // (weight * self._parts)))
+        return end if transfer.dropped is None else min(end, max(self.now, transfer.dropped))
