@@ -157,6 +157,7 @@ class Price:
         self._unit = math.lcm(*(price.denominator for price in prices))
         self._prices = [int(price * self._unit) for price in prices]
         self._dispatch = profile.dispatch_ns * self._unit
+        self._dram = profile.dram
 
     def __call__(self, work: Work) -> int:
         """Nanoseconds from a job's start to the end of `work`."""
@@ -166,3 +167,7 @@ class Price:
         counts = (*instructions, *others, *queries)
         total = sum(map(int.__mul__, counts, self._prices), self._dispatch)
         return -(-total // self._unit)
+
+    def dram(self, moved: int) -> int:
+        """Nanoseconds of that in which bytes are moved in DRAM, rounded down."""
+        return moved * self._dram.ns // self._dram.bytes

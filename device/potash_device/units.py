@@ -3,7 +3,8 @@
 A pool has a number of units, each of which runs one task at a time, and a scheduler that says which
 task a unit takes next. The length of a task becomes known only while it is emulated, so a pool goes
 on in modelled time only as far as is known for each of its units: what it decides does not depend
-on how fast the emulation is. Times are ns, of any clock; nothing in here waits.
+on how fast the emulation is. Pools whose tasks share a device go on together (`timeline`). Times
+are ns, of any clock; nothing in here waits.
 
 At one instant, tasks reach their ends first, then slices of time end, then tasks arrive, each in
 the order of units or of arrival; after each of these, units that are free take tasks.
@@ -45,8 +46,10 @@ class Task:
     start: int | None = None
     """The time at which it first had a unit."""
     end: int | None = None
+    waits: bool = False
+    """It waits for a device, with its unit or without, and `Pool.resume` says until when."""
     waits_until: int = 0
-    """The time until which it waits for a device, with its unit or without."""
+    """The time until which it waits for a device otherwise."""
     dropped: int | None = None
     """The time at which it was given up, with a unit."""
 
@@ -55,7 +58,8 @@ class Task:
         raise NotImplementedError
 
     def reached(self, at: int) -> int | None:
-        """It has reached its point at that time. Returns when it goes on; None at its end."""
+        """It has reached its point at that time. Returns when it goes on, which does not count
+        where it `waits`; None at its end."""
         raise NotImplementedError
 
 
@@ -151,7 +155,7 @@ class Grouped(Fifo):
         return None
 
 
-class _Kind(IntEnum):
+class Kind(IntEnum):
     """Kinds of events of an instant, in their order."""
 
     UNKNOWN = 0
@@ -161,9 +165,11 @@ class _Kind(IntEnum):
     ARRIVAL = 3
 
 
-class _Event(NamedTuple):
+class Event(NamedTuple):
+    """The next step of a pool."""
+
     at: int
-    kind: _Kind
+    kind: Kind
     number: int
     """The number of the unit."""
 
@@ -196,47 +202,64 @@ class Pool:
             self.ready.remove(task)
 
     @property
-    def contended(self) -> bool:
-        """Some task waits for what another does."""
-        return (
-            bool(self.ready or self._arriving)
-            or sum(unit.task is not None for unit in self.units) > 1
-        )
+    def busy(self) -> bool:
+        """Some task has not ended, or has a unit that was given up."""
+        units = (unit.task is not None for unit in self.units)
+        return bool(self.ready or self._arriving) or any(units)
 
     def advance(self, now: int, most: int = 1 << 62) -> int | None:
         """Go on until `now`, by at most so many steps.
 
         Returns the time of the next step; None while it is not known, or there is none.
         """
-        while (event := self._next()) is not None and event.kind is not _Kind.UNKNOWN:
+        while (event := self.following) is not None and event.kind is not Kind.UNKNOWN:
             if event.at > now or most == 0:
                 return event.at
             most -= 1
-            self.now = max(self.now, event.at)
-            self._happen(event)
-            self._assign(self.now)
+            self.take(event)
         return None
 
-    def _next(self) -> _Event | None:
-        events = [self._of_unit(unit, unit.task) for unit in self.units if unit.task is not None]
+    @property
+    def following(self) -> Event | None:
+        """Its next step; None if there is none before a task is resumed."""
+        events = [
+            event
+            for unit in self.units
+            if unit.task is not None and (event := self._of_unit(unit, unit.task)) is not None
+        ]
         if self._arriving:
-            events.append(_Event(self._arriving[0].arrived, _Kind.ARRIVAL, 0))
+            events.append(Event(self._arriving[0].arrived, Kind.ARRIVAL, 0))
         return min(events, default=None)
 
-    def _of_unit(self, unit: Unit, task: Task) -> _Event:
+    def take(self, event: Event) -> None:
+        """Take the step `following`, which is known."""
+        self.now = max(self.now, event.at)
+        self._happen(event)
+        self._assign(self.now)
+
+    def resume(self, task: Task, at: int) -> None:
+        """A task goes on that `waits`."""
+        task.waits, task.waits_until = False, at
+        for unit in self.units:
+            if unit.task is task:
+                unit.since = at
+
+    def _of_unit(self, unit: Unit, task: Task) -> Event | None:
         if task.dropped is not None:
-            return _Event(max(self.now, task.dropped), _Kind.POINT, unit.number)
+            return Event(max(self.now, task.dropped), Kind.POINT, unit.number)
+        if task.waits:
+            return None
         ns, is_point = task.ahead()
         at = unit.since + ns
         if unit.until is not None:
             over = max(unit.until, unit.since)
             if over < at or (over == at and not is_point):
-                return _Event(over, _Kind.SLICE, unit.number)
-        return _Event(at, _Kind.POINT if is_point else _Kind.UNKNOWN, unit.number)
+                return Event(over, Kind.SLICE, unit.number)
+        return Event(at, Kind.POINT if is_point else Kind.UNKNOWN, unit.number)
 
-    def _happen(self, event: _Event) -> None:
+    def _happen(self, event: Event) -> None:
         at, unit = event.at, self.units[event.number]
-        if event.kind is _Kind.ARRIVAL:
+        if event.kind is Kind.ARRIVAL:
             task = self._arriving.popleft()
             self.ready.append(task)
             if all(unit.task is not None for unit in self.units):
@@ -248,7 +271,7 @@ class Pool:
             unit.task = None
             return
         self._count(unit, task, at)
-        if event.kind is _Kind.SLICE:
+        if event.kind is Kind.SLICE:
             if self.ready:
                 unit.task = None
                 self.ready.append(task)
@@ -261,8 +284,9 @@ class Pool:
 
     def _count(self, unit: Unit, task: Task, at: int) -> None:
         """Count the time that a task has had its unit until then."""
-        task.done += max(0, at - unit.since)
-        unit.since = max(at, unit.since)
+        if not task.waits:
+            task.done += max(0, at - unit.since)
+            unit.since = max(at, unit.since)
 
     def _preempt(self, task: Task, at: int) -> None:
         try:

@@ -71,7 +71,7 @@ def test_as_many_ranges_as_a_message_may_have_fit_in_one() -> None:
     assert channel.decode_from_worker(channel.encode(message)) == message
 
 
-READ = struct.pack("<QQQI", 1, 0, 512, 1)
+READ = struct.pack("<QQQIxxxxQ", 1, 0, 512, 1, 0)
 RETURNED = struct.pack("<BBxxIQQQ", 65, 0, 5, 0, 0, 0)
 
 

@@ -6,11 +6,14 @@ same profile answers, which is asked directly.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
 from potash_device.cores import LARGEST_COUNT, Work
+from potash_device.timeline import PATIENCE_NS
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import ApuPort
@@ -29,8 +32,19 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import Word, unshared_row
 from potash_firmware.rpu.settings import RpuSettings
-from potash_firmware.rpu.timing.jobs import READS_AT_ONCE
-from support.modelled_time import LONG, PRICE, PROFILE, SECOND, WORK, drive_of, job_time, with_core
+from potash_firmware.rpu.timing.jobs import POLL_NS, READS_AT_ONCE
+from potash_firmware.rpu.timing.shares import Shares, parsed
+from support.modelled_time import (
+    CORE,
+    LONG,
+    PRICE,
+    PROFILE,
+    SECOND,
+    WORK,
+    drive_of,
+    job_time,
+    with_core,
+)
 from support.nvme_host import PAGE, Host
 
 
@@ -135,6 +149,121 @@ def test_a_job_with_many_reads_does_not_keep_others_waiting(host: Host, apu: Apu
     one.submit(0, Op.WRITE, 0, 1)
     took = one.submit(SECOND, Op.READ, 0, 1) - SECOND
     assert heard == [JobDue(0, 7, PRICE(WORK) + count * took)]
+
+
+def overlapping(seed: int | None) -> dict[int, int]:
+    """How long two jobs take that read blocks, where it becomes known at random times what they
+    do; or immediately."""
+    source = random.Random(seed)
+    done = {}
+    with Host(settings=RpuSettings(time=with_core())) as host:
+        host.enable()
+        apu = host.connect_apu()
+        drive_of(host).submit(0, Op.WRITE, 0, 64)
+        counted = []
+        for job, start in ((0, 0), (1, 20_000)):
+            reads = [Read(1000 * count, 1, (7 * count + job) % 60 * PAGE, (1 + count % 3) * PAGE)
+                     for count in range(90)]  # fmt: skip
+            at(host, SECOND + start)
+            say(host, JobBegan(job, 7))
+            counted += [JobCounted(job, 7, Work(), tuple(reads[:50]), more=True)]
+            counted += [JobCounted(job, 7, Work((100_000,) + (0,) * 7), tuple(reads[50:]))]
+        if seed is not None and source.randrange(2):
+            counted = counted[2:] + counted[:2]
+        now = SECOND + 20_000
+        for message in counted:
+            now += 0 if seed is None else source.randrange(30_000_000)
+            for heard in at(host, now):
+                assert isinstance(heard, JobDue)
+                done[heard.accelerator] = heard.modelled
+            say(host, message)
+        while len(done) < 2:
+            for heard in at(host, max(host.deadline or 0, now + 1)):
+                assert isinstance(heard, JobDue)
+                done[heard.accelerator] = heard.modelled
+        apu.close()
+    return done
+
+
+def test_jobs_that_overlap_take_as_long_however_slowly_they_are_emulated() -> None:
+    expected = overlapping(None)
+    assert expected[0] != expected[1]
+    assert all(overlapping(seed) == expected for seed in range(20))
+
+
+def test_a_job_waits_a_second_for_what_another_one_does(host: Host, apu: ApuPort) -> None:
+    """Then it ends, and the other one uses the drive later."""
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobBegan(1, 8), JobCounted(1, 8, WORK))
+    assert not at(host, SECOND + PATIENCE_NS)
+    later = SECOND + PATIENCE_NS + POLL_NS
+    assert at(host, later) == [JobDue(1, 8, PRICE(WORK))]
+    say(host, JobCounted(0, 7, WORK))
+    assert at(host, later) == [JobDue(0, 7, PRICE(WORK))]
+
+
+def sharing(shares: str, *moved: int) -> list[int]:
+    """How long jobs take that begin together and move so many bytes each."""
+    settings = replace(with_core(), shares=parsed(shares))
+    with Host(settings=RpuSettings(time=settings)) as host:
+        host.enable()
+        host.connect_apu()
+        at(host, SECOND)
+        for accelerator in range(len(moved)):
+            say(host, JobBegan(accelerator, 7))
+        at(host, 2 * SECOND)
+        for accelerator, length in reversed(list(enumerate(moved))):
+            say(host, JobCounted(accelerator, 7, Work(bytes=length)))
+        heard = at(host, 2 * SECOND)
+        assert all(isinstance(message, JobDue) for message in heard)
+        done = {message.accelerator: message.modelled for message in heard}  # type: ignore[union-attr]
+        return [done[accelerator] - CORE.dispatch_ns for accelerator in range(len(moved))]
+
+
+def test_jobs_share_dram_by_their_weights() -> None:
+    length = 48 << 20
+    alone = length // 4
+    assert sharing("jobs=5", length) == [alone]
+    assert sharing("host=1", length, length) == [2 * alone, 2 * alone]
+    assert sharing("accelerator0=3,jobs=1", 3 * length, length) == [4 * alone, 4 * alone]
+    assert sharing("accelerator1=3", length, length) == [2 * alone, 4 * alone // 3]
+    assert sharing("jobs=1", length, 2 * length) == [2 * alone, 3 * alone]
+
+
+def test_a_job_uses_its_core_before_dram_up_to_each_read() -> None:
+    """Reads come at the same times as without shares where a job is alone."""
+    reads = (Read(3000, 1, 0, PAGE, 4000), Read(5000, 1, PAGE, PAGE, 8000))
+    work = Work((9000,) + (0,) * 7, bytes=12_000)
+    found = []
+    for shares in (None, Shares()):
+        with Host(settings=RpuSettings(time=replace(with_core(), shares=shares))) as host:
+            host.enable()
+            host.connect_apu()
+            drive_of(host).submit(0, Op.WRITE, 0, 2)
+            at(host, SECOND)
+            say(host, JobBegan(0, 7), JobCounted(0, 7, work, reads))
+            found.append(at(host, 2 * SECOND))
+    assert found[0] == found[1] != []
+
+
+@pytest.mark.parametrize("how", ["left", "reset"])
+def test_a_job_that_is_stopped_leaves_its_share_of_dram(how: str) -> None:
+    with Host(settings=RpuSettings(time=replace(with_core(), shares=Shares()))) as host:
+        host.enable()
+        host.connect_apu()
+        moved = Work(bytes=4000)
+        at(host, SECOND)
+        say(host, JobBegan(0, 7), JobBegan(1, 7))
+        say(host, JobCounted(0, 7, moved), JobCounted(1, 7, moved))
+        assert not at(host, SECOND + CORE.dispatch_ns + 1000)
+        if how == "left":
+            say(host, JobLeft(0, 7))
+            assert only_at(host, SECOND + CORE.dispatch_ns + 1500) == [JobDue(1, 7, 2500)]
+        else:
+            host.disable()
+            at(host, SECOND + CORE.dispatch_ns + 1000)
+            say(host, JobBegan(0, 8), JobCounted(0, 8, moved))
+            assert only_at(host, SECOND + 4000) == [JobDue(0, 8, 2000)]
 
 
 def test_what_a_job_writes_is_written_when_the_drive_has_it(host: Host, apu: ApuPort) -> None:

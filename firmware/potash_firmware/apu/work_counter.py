@@ -54,7 +54,10 @@ class WorkCounter:
         return work._replace(declared=min(ns + 1, LARGEST_COUNT))
 
     def show(self) -> None:
-        self.row[Word.MODELLED] = min(self._price(self.work), _MASK)
+        work = self.work
+        # In this order: what is read of them never says too much of the core.
+        self.row[Word.DRAM] = min(self._price.dram(_moved(work)), _MASK)
+        self.row[Word.MODELLED] = min(self._price(work), _MASK)
 
     def called(self) -> None:
         self.helpers += 1
@@ -86,4 +89,10 @@ class WorkCounter:
         if len(self.reads) >= MOST_READS:
             self.moved(length)
         elif length:
-            self.reads.append(Read(self._price(self.work), nsid, first, length))
+            work = self.work
+            self.reads.append(Read(self._price(work), nsid, first, length, _moved(work)))
+
+
+def _moved(work: Work) -> int:
+    """Bytes that take the time of DRAM: none where the program declares its time."""
+    return 0 if work.declared else work.bytes

@@ -418,12 +418,13 @@ MAX_READS = 512
 
 class Read(NamedTuple):
     """`length` bytes from byte `first` of a namespace, read when the job had taken `at` ns of its
-    core, other reads not counted."""
+    core, other reads not counted, in which the core had moved `moved` bytes in DRAM."""
 
     at: Count
     nsid: Annotated[U32, At(24)]
     first: Annotated[U64, At(8)]
     length: Annotated[U64, Range(1, LARGEST_COUNT)]
+    moved: Annotated[Count, At(32)] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,8 @@ class Word(IntEnum):
     """Nanoseconds of its core that the job has taken so far, in mode `modelled`."""
     READ = 21
     """Bytes of local storage that jobs have read; the worker's, too."""
+    DRAM = 22
+    """Nanoseconds of `MODELLED` in which the job has moved bytes in DRAM."""
 
 
 Row = memoryview

@@ -4,18 +4,21 @@ A worker executes a program as fast as it can and counts what it does. From that
 modelled core would have ended; blocks that the program has read pass through the modelled drive at
 the times at which the core would have asked for them. What a program comes to is kept until then.
 Each accelerator has a core of its own, and each compute namespace units that it shares out (see
-`potash_device.units`), which tasks have until they are due, or until nobody waits for them.
+`potash_device.units`), which tasks have until they are due, or until nobody waits for them. All
+share the drive and the DRAM. Between two reads, and before its end, a task uses its core first and
+then moves bytes in DRAM, so that it is known early when it does not use DRAM yet.
 """
 
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
+from potash_device.bandwidth import Bandwidth, Flow, Transfer
 from potash_device.cores import Price, Work
+from potash_device.timeline import Timeline
 from potash_device.units import Ahead, Pool, Task, UnitScheduler
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import messages
@@ -48,12 +51,12 @@ POLL_NS = 1_000_000
 class _Pool(Pool):
     """The core of an accelerator, or the units of a compute namespace."""
 
-    def __init__(self, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
+    def __init__(self, flow: Flow, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
         super().__init__(units, scheduler)
         self.tasks: dict[Timed, None] = {}
         """Tasks that have not ended, in the order of arrival."""
-        self.timer = NO_TIMER
-        """The timer of its next step."""
+        self.flow = flow
+        """The transfers of its tasks."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -80,22 +83,44 @@ class Timed(Task):
     reads: list[messages.Read] = field(default_factory=list)
     served: int = 0
     """Reads that the drive has been given."""
+    moved: int = 0
+    """Time of DRAM that it has had, or has."""
+    transfer: Transfer | None = None
+    """A transfer that it waits for."""
 
     def ahead(self) -> Ahead:
         if self.work is None:
-            done = self.live[Word.MODELLED] * self.time.factor
-        elif self.served < len(self.reads):
-            done = self.reads[self.served].at * self.time.factor
+            taken = self.live[Word.MODELLED]  # before the next: see `WorkCounter.show`
+            core, _ = self.time.split(taken, self.live[Word.DRAM])
         else:
-            done = self.time.duration(self.work)
-        return Ahead(max(0, done - self.done), is_point=self.work is not None)
+            core, _ = self._point(self.work)
+        return Ahead(max(0, core - self.done), is_point=self.work is not None)
+
+    def _point(self, work: Work) -> tuple[int, int]:
+        """The times of its core and of DRAM until its next read, or its end."""
+        if self.served < len(self.reads):
+            read = self.reads[self.served]
+            return self.time.split(read.at, self.time.price.dram(read.moved))
+        moved = 0 if work.declared else work.bytes
+        return self.time.split(self.time.price(work), self.time.price.dram(moved))
 
     def reached(self, at: int) -> int | None:
+        assert self.work is not None
+        _, dram = self._point(self.work)
+        if dram > self.moved:
+            length, self.moved = dram - self.moved, dram
+            self.waits = True
+            self.transfer = self.time.dram.begin(self.pool.flow, length, at, self._transferred)
+            return at
         if self.served < len(self.reads):
             self.served += 1
             return self.time.read(self.reads[self.served - 1], at)
         self.time.end(self, at)
         return None
+
+    def _transferred(self, at: int) -> None:
+        self.transfer = None
+        self.pool.resume(self, at)
 
 
 class _Ended(NamedTuple):
@@ -122,7 +147,12 @@ class JobTime(Part):
         self._units, self._unit_scheduler = units, unit_scheduler
         self._scheduler = scheduler
         self._apu = apu
-        self._price = Price(timing.processor)
+        self.price = Price(timing.processor)
+        self.dram = Bandwidth()
+        self._timeline = Timeline()
+        self._timeline.bandwidths.append(self.dram)
+        self._timer = NO_TIMER
+        """The timer of the next step of the timeline."""
         self._pools: dict[Hashable, _Pool] = {}
         self._accelerators: dict[int, tuple[int, Timed]] = {}
         """The job of each, and its number."""
@@ -161,7 +191,9 @@ class JobTime(Part):
             self._drop(before[1])
         pool = self._pools.get(("accelerator", accelerator))
         if pool is None:
-            pool = self._pools["accelerator", accelerator] = _Pool()
+            pool = self._pools["accelerator", accelerator] = _Pool(
+                self._flow("accelerator", accelerator)
+            )
         timed = self._arrive(
             "JOB",
             pool,
@@ -179,7 +211,7 @@ class JobTime(Part):
         timed.reads += message.reads
         if not message.more:
             timed.work = message.work
-            self._go_on(timed.pool)
+            self._go_on()
 
     def left(self, message: messages.JobLeft) -> None:
         number, timed = self._accelerators.get(message.accelerator, (None, None))
@@ -216,13 +248,19 @@ class JobTime(Part):
         )
         return done, done - start
 
+    def _flow(self, kind: str, number: int) -> Flow:
+        """The flow of an accelerator or a compute namespace."""
+        shares = self._timing.shares
+        return Flow() if shares is None else Flow(shares.of(kind, number))
+
     # Executions.
 
     def arrive(self, nsid: int, program: int, priority: int, cancel: Callable[[], None]) -> Timed:
         """An Execute command has come, of the program at an index; `executed` has to follow."""
-        pool = self._pools.get(("engine", nsid))
+        pool = self._pools.get(("namespace", nsid))
         if pool is None:
-            pool = self._pools["engine", nsid] = _Pool(self._units, self._unit_scheduler())
+            flow, scheduler = self._flow("namespace", nsid), self._unit_scheduler()
+            pool = self._pools["namespace", nsid] = _Pool(flow, self._units, scheduler)
         over = self._execution_over
         return self._arrive("EXECUTION", pool, cancel, over, program=program, priority=priority)
 
@@ -248,7 +286,7 @@ class JobTime(Part):
             self._drop(timed)
         else:
             timed.work = work
-            self._go_on(timed.pool)
+            self._go_on()
 
     def until_end(self, timed: Timed) -> Steps[None]:
         """Wait until the execution would have ended."""
@@ -313,25 +351,27 @@ class JobTime(Part):
             cancel=cancel,
             over=over,
         )
+        if pool not in self._timeline.pools:
+            self._timeline.pools.append(pool)
         pool.tasks[timed] = None
         pool.arrive(timed)
-        self._go_on(pool)
+        self._go_on()
         return timed
 
-    def duration(self, work: Work) -> int:
-        """Time of a unit that work takes."""
-        return self._price(work) * self._timing.factor
-
-    @property
-    def factor(self) -> int:
-        return self._timing.factor
+    def split(self, ns: int, dram: int) -> tuple[int, int]:
+        """The time of its core alone, and the time of DRAM that it has a share of, of work that
+        takes `ns` in all, and `dram` of these in DRAM."""
+        dram = 0 if self._timing.shares is None else min(ns, dram)
+        return (ns - dram) * self._timing.factor, dram * self._timing.factor
 
     def _drop(self, timed: Timed) -> None:
         if timed.end is None:
             now = self._timing.clock.now()
             timed.pool.drop(timed, now)
+            if timed.transfer is not None:
+                timed.transfer.dropped = now
             self._leave(timed, now)
-            self._go_on(timed.pool)
+            self._go_on()
 
     def end(self, timed: Timed, due: int) -> None:
         """A task has ended in modelled time."""
@@ -345,17 +385,19 @@ class JobTime(Part):
         timed.end = at
         timed.ended.send()
 
-    def _go_on(self, pool: _Pool) -> None:
-        """Let the pool decide what it can, and come back when it can decide more."""
-        now = self._timing.clock.now()
-        following = pool.advance(now, READS_AT_ONCE)
-        if following is None and pool.contended:
+    def _go_on(self) -> None:
+        """Decide what can be decided, and come back when more can be."""
+        now, timeline = self._timing.clock.now(), self._timeline
+        following = timeline.advance(now, READS_AT_ONCE)
+        timeline.pools = [pool for pool in timeline.pools if pool.busy]
+        tasks = [timed for pool in self._pools.values() for timed in pool.tasks]
+        if following is None and len(tasks) > 1:
             following = now + POLL_NS
-        pool.timer.cancel()
+        self._timer.cancel()
         if following is not None:
-            deadlines, step = self._scheduler.deadlines, partial(self._go_on, pool)
-            order = min((timed.order for timed in pool.tasks), default=deadlines.place())
-            pool.timer = deadlines.call(max(following, now + 1), step, order)
+            deadlines = self._scheduler.deadlines
+            order = min((timed.order for timed in tasks), default=deadlines.place())
+            self._timer = deadlines.call(max(following, now + 1), self._go_on, order)
 
     def read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""

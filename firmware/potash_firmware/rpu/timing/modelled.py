@@ -26,6 +26,7 @@ from potash_firmware.ftl.requests import FAILED, WORN, Op
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.layout import Layout
+from potash_firmware.rpu.timing.shares import Shares
 from potash_firmware.rpu.timing.zones import ZoneStreams, require_sound
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class TimeSettings:
     """Commands stop the guest, too, as jobs do (`rpu.timing.holding`)."""
     keeper: Keeper | None = None
     """Moves the drive's state with a migration; None for a drive that begins empty then."""
+    shares: Shares | None = None
+    """The shares of DRAM; without them, each core has DRAM of its own."""
 
 
 class UnreadableError(NvmeError):
@@ -90,6 +93,7 @@ class ModelledTime:
         self.drive = settings.drive
         self.factor = settings.factor
         self.processor = settings.processor
+        self.shares = settings.shares
         self.clock = clock
         self.lateness = lateness
         self._trace = trace
