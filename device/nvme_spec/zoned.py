@@ -1,7 +1,7 @@
 """The Zoned Namespace Command Set: what its commands carry, and its data structures.
 
 Source: NVM Express Zoned Namespace Command Set Specification 1.1, sections 3.4 (commands) and 4.1
-(log page and Identify).
+(log page and Identify); for random write areas TP 4076, which later revisions include.
 """
 
 from collections.abc import Iterable
@@ -44,6 +44,7 @@ class ZoneAttribute(IntFlag):
     FINISHED_BY_CONTROLLER = 1 << 0
     FINISH_RECOMMENDED = 1 << 1
     RESET_RECOMMENDED = 1 << 2
+    RANDOM_WRITE_AREA = 1 << 3
     EXTENSION_VALID = 1 << 7
 
 
@@ -56,6 +57,8 @@ class ZoneSendAction(IntEnum):
     RESET = 0x04
     OFFLINE = 0x05
     SET_EXTENSION = 0x10
+    FLUSH_AREA = 0x11
+    """Flush Explicit ZRWA Range: commit up to the block `slba`."""
 
 
 class ZoneReceiveAction(IntEnum):
@@ -87,6 +90,8 @@ class ZoneManagementSend(CommandDwords):
     slba: int = bits(10, 0, 63, default=0)
     zsa: int = bits(13, 0, 7, default=0)
     select_all: bool = bits(13, 8, default=False)
+    allocate_area: bool = bits(13, 9, default=False)
+    """ZRWAA: the zone that is opened, or gets an extension, gets a random write area."""
 
 
 class ZoneManagementReceive(CommandDwords):
@@ -145,11 +150,18 @@ class ZonedNamespaceStructure(Structure):
     frl1 = u32(32)
     frl2 = u32(36)
     frl3 = u32(40)
+    numzrwa_z = u32(44)
+    zrwafg = u16(48)
+    zrwasz = u16(50)
+    zrwacap = u8(52)
     lbafe = table(2816, LbaFormatExtension, 64)
 
 
 READ_ACROSS_ZONES = 1 << 0
-"""Bit of OZCS."""
+RANDOM_WRITE_AREAS = 1 << 1
+"""Bits of OZCS."""
+EXPLICIT_FLUSH = 1 << 0
+"""Bit of ZRWACAP."""
 
 
 class ZonedController(Structure):

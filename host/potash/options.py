@@ -98,9 +98,21 @@ def _overridden(config: Configuration, overrides: dict[str, dict[str, Any]]) -> 
         if namespaces:
             raise click.UsageError("--size is short for --namespace; give one of them")
         namespaces = (NamespaceSection(several["size"]),)
+    namespaces = (*namespaces, *several.get("zoned_namespaces", ())) or config.namespaces
+    if areas := several.get("zrwa"):
+        if not any(namespace.zone_size for namespace in namespaces):
+            raise click.UsageError("--zrwa is for --zoned-namespace")
+        namespaces = tuple(
+            replace(namespace, zrwa=areas) if namespace.zone_size else namespace
+            for namespace in namespaces
+        )
+        try:
+            _ = [namespace.shape for namespace in namespaces]
+        except ValueError as error:
+            raise click.UsageError(f"--zrwa: {error}") from None
     config = replace(
         config,
-        namespaces=(*namespaces, *several.get("zoned_namespaces", ())) or config.namespaces,
+        namespaces=namespaces,
         accelerators=several.get("accelerators") or config.accelerators,
         **{name: replace(getattr(config, name), **values) for name, values in overrides.items()},
     )

@@ -31,8 +31,10 @@ from potash_device.media.shapes import (
     MEMORY_UNIT,
     METADATA_SIZES,
     MOST_NAMESPACES,
+    NO_AREAS,
     Metadata,
     NamespaceShape,
+    WriteAreas,
 )
 from potash_device.units import MOST_UNITS
 from potash_device.vta.config import CORES
@@ -202,6 +204,10 @@ class NamespaceSection:
         page="zones.md")
     zone_capacity: int | None = key(kinds.size(DEFAULT_BLOCK_SIZE, LARGEST), None, "",
         "How much of each zone can be written (default: all of it).", page="zones.md")
+    zrwa: WriteAreas | None = key(kinds.AREAS, None, "",
+        "Zone random write areas of a zoned namespace: the size of each, how much is committed at "
+        "once (default: 4K), and how many zones can have one (default: all active ones).",
+        page="zones.md#random-write-areas")
     # fmt: on
 
     @property
@@ -212,12 +218,15 @@ class NamespaceSection:
         if self.protection and not self.metadata:
             raise ValueError("protection is without metadata")
         if self.zone_size is None:
+            if self.zrwa is not None:
+                raise ValueError("zrwa is without zones")
             metadata = Metadata(self.metadata, protection=self.protection)
             return NamespaceShape(self.size, self.block_size, metadata=metadata)
         if self.metadata:
             raise ValueError("zones have no metadata")
         capacity = self.zone_capacity or self.zone_size
-        return NamespaceShape.zoned(self.size, self.zone_size, capacity, self.block_size)
+        areas = self.zrwa or NO_AREAS
+        return NamespaceShape.zoned(self.size, self.zone_size, capacity, self.block_size, areas)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -242,10 +251,10 @@ class NamespaceSection:
     @classmethod
     def parse_zoned(cls, text: str) -> Self:
         """A zoned namespace from SIZE[:ZONE[:CAPACITY]]. Raises ValueError."""
-        size, *zone = map(Size().parse, text.split(":"))
-        if len(zone) > 2:
+        size, zone, capacity, *rest = [*map(Size().parse, text.split(":")), 0, 0]
+        if len(rest) > 2:
             raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
-        shape = NamespaceShape.zoned(size, *zone)
+        shape = NamespaceShape.zoned(size, zone or DEFAULT_ZONE_SIZE, capacity)
         return cls(size, zone_size=shape.zone_size, zone_capacity=shape.zone_capacity)
 
 
@@ -437,6 +446,14 @@ SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
         "A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
         f"default: {human(DEFAULT_ZONE_SIZE)}), and how much of each zone can be written "
         "(default: all); may be repeated. It follows those of --namespace. The media store it.",
+    ),
+    "zrwa": SectionsOption(
+        "--zrwa",
+        Parsed("SIZE[:GRANULARITY[:ZONES]]", kinds.parse_areas),
+        "Zone random write areas of the zoned namespaces of a new drive: the size of each, how "
+        "much is committed at once (default: 4K), and how many zones can have one (default: all "
+        "active ones).",
+        multiple=False,
     ),
     "accelerators": SectionsOption(
         "--accelerator",

@@ -18,6 +18,7 @@ from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.flash.profile import ProfileError, thousandths
 from potash_device.flash.profiles import PROFILES
+from potash_device.media.shapes import BLOCK_SIZES, WriteAreas
 from potash_firmware.extension_files import is_file
 from potash_firmware.log_components import LogSettings
 from potash_firmware.native_programs import source_of
@@ -236,6 +237,22 @@ def parse_placement(described: str) -> PlacementSettings:
     return PlacementSettings(int(handles), unit)
 
 
+def parse_areas(described: str) -> WriteAreas:
+    """Random write areas of zones from SIZE[:GRANULARITY[:ZONES]]. Raises ValueError."""
+    size, _, rest = described.partition(":")
+    granularity, _, zones = rest.partition(":")
+    if zones and not (zones.isdecimal() and 0 < int(zones) < 1 << 32):
+        raise ValueError(f"{zones!r} is not a number of zones")
+    least = parse_size(granularity) if granularity else max(BLOCK_SIZES)
+    return WriteAreas.sound(parse_size(size), least, int(zones or 0))
+
+
+def describe_areas(areas: WriteAreas) -> str:
+    """The text that `parse_areas` reads."""
+    zones = f":{areas.zones}" if areas.zones else ""
+    return f"{short(areas.size)}:{short(areas.granularity)}{zones}"
+
+
 def parse_serial(serial: str) -> str:
     """A serial number that fits in Identify Controller. Raises ValueError."""
     if not (serial.strip() and serial.isascii() and serial.isprintable() and len(serial) <= 20):
@@ -312,6 +329,7 @@ CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,
 PLACEMENT = _described(
     "HANDLES[:SIZE]", parse_placement, lambda one: f"{one.handles}:{short(one.unit)}", "8", "8:64M"
 )
+AREAS = _described("SIZE[:GRANULARITY[:ZONES]]", parse_areas, describe_areas, "64K", "1M:16K:8")
 SERIAL = _described("TEXT", parse_serial, str, "POTASH0002")
 LEVELS = _described(
     "COMPONENT=LEVEL[,…]",

@@ -293,7 +293,7 @@ def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
 
 LITERALS = (
     *("true", "false", "2", "64", "8192", '"64M"', '"1G"', '["64K", "8K"]', '"8:1G"', '"5%"'),
-    *('"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]', '["a.so:f"]'),
+    *('"8K"', '"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]', '["a.so:f"]'),
     *('"rpu=debug"', '["rpu=debug"]', '["io read lost count=1"]'),
 )
 """Values, of which each key has one that is not its default."""
@@ -317,7 +317,7 @@ def changed(section: str, kind: type[Any]) -> dict[str, Any]:
 def test_every_key_is_written() -> None:
     sections = {name: kind(**changed(name, kind)) for name, kind in configuration.SECTIONS.items()}
     block = changed("namespace", NamespaceSection)
-    zones = {name: block.pop(name) for name in ("zone_size", "zone_capacity")}
+    zones = {name: block.pop(name) for name in ("zone_size", "zone_capacity", "zrwa")}
     wanted = Configuration(
         namespaces=(NamespaceSection(**zones), NamespaceSection(**block)),
         accelerators=(AcceleratorSection(**changed("accelerator", AcceleratorSection)),),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from potash_device.media.drive import Drive
-from potash_device.media.shapes import NamespaceShape
+from potash_device.media.shapes import NO_AREAS, NamespaceShape, WriteAreas
 from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import DATA, Cqe, Host
 
@@ -15,10 +15,12 @@ FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DEALLOCATE, VERIFY, COPY = (
     0, 1, 2, 4, 5, 8, 9, 0xC, 0x19,
 )  # fmt: skip
 SEND, RECEIVE, APPEND = 0x79, 0x7A, 0x7D
-CLOSE, FINISH, OPEN, RESET, OFFLINE, EXTEND = 1, 2, 3, 4, 5, 0x10
+CLOSE, FINISH, OPEN, RESET, OFFLINE, EXTEND, COMMIT = 1, 2, 3, 4, 5, 0x10, 0x11
+WITH_AREA = 1 << 9
 EMPTY, IMPLICIT, EXPLICIT, CLOSED, READ_ONLY, FULL, GONE = 1, 2, 3, 4, 0xD, 0xE, 0xF
 
 INVALID_FIELD, OUT_OF_RANGE = 0x02, 0x80
+INVALID_OPERATION, NO_AREA_LEFT = 0x1B6, 0x1B7
 BOUNDARY, IS_FULL, IS_READ_ONLY, IS_OFFLINE = 0x1B8, 0x1B9, 0x1BA, 0x1BB
 INVALID_WRITE, TOO_MANY_ACTIVE, TOO_MANY_OPEN, INVALID_TRANSITION = 0x1BC, 0x1BD, 0x1BE, 0x1BF
 
@@ -29,16 +31,22 @@ CAPACITY = 12
 NO_POINTER = (1 << 64) - 1
 
 
-def shape(zones: int = 8) -> NamespaceShape:
-    return NamespaceShape.zoned(zones * ZONE, ZONE, CAPACITY * BLOCK)
+def shape(zones: int = 8, areas: WriteAreas = NO_AREAS) -> NamespaceShape:
+    return NamespaceShape.zoned(zones * ZONE, ZONE, CAPACITY * BLOCK, areas=areas)
 
 
 @contextmanager
 def powered(
-    path: Path | None = None, zones: int = 8, settings: RpuSettings | None = None
+    path: Path | None = None,
+    zones: int = 8,
+    settings: RpuSettings | None = None,
+    areas: WriteAreas = NO_AREAS,
 ) -> Iterator[Host]:
     """A drive with one zoned namespace, enabled with all command sets, and I/O queue 1."""
-    with Drive.open(path, (shape(zones),)) as drive, Host(settings=settings, drive=drive) as host:
+    with (
+        Drive.open(path, (shape(zones, areas),)) as drive,
+        Host(settings=settings, drive=drive) as host,
+    ):
         host.css = 6
         host.enable()
         host.create_io_queue()

@@ -16,8 +16,8 @@ from potash.vm.images import GuestImages
 MIB = 1 << 20
 ZONE = 4 * MIB // 4096
 """Blocks of a zone."""
-NEW = ["--zoned-namespace", "64M:4M"]
-KEPT, APPENDED = 13, 15
+NEW = ["--zoned-namespace", "64M:4M", "--zrwa", "64K:16K:2"]
+RANDOM, KEPT, APPENDED = 12, 13, 15
 """Zones behind those of fio."""
 
 FIO = f"""fio --name=job --filename=/dev/nvme0n1 --zonemode=zbd --direct=1 --rw=randwrite --bs=64k \
@@ -39,6 +39,8 @@ def test_linux_writes_zones_whose_flushed_blocks_outlive_a_kill(
     with booted_device(media=media, options=NEW) as device:
         first = KEPT * ZONE
         assert device.read(first, len(data) // 4096) == data
+        written = [bytes(4096), data[:4096], bytes(8192), data[4096:8192]]
+        assert device.read(RANDOM * ZONE, 5) == b"".join(written)
         assert device.read(APPENDED * ZONE, 2) == data[:4096] + bytes(4096)
         with pytest.raises(CommandFailed, match="Zone Invalid Write"):
             device.write(first + len(data) // 4096 - 1, bytes(4096))
@@ -83,6 +85,16 @@ def in_guest(guest: Guest) -> bytes:
     ):
         sh(f"blkzone {action} {fourth}")
         assert f"({state})" in sh(f"blkzone report {fourth}")
+
+    area = RANDOM * ZONE
+    assert json.loads(sh("nvme zns id-ns /dev/nvme0n1 -o json"))["zrwasz"] == 16
+    sh(f"nvme zns open-zone /dev/nvme0n1 -s {area} --zrwaa")
+    for lba, source in ((area + 1, 8), (area + 4, 4), (area + 1, 0)):  # one is written twice
+        sh(f"dd if=/tmp/data of=/tmp/block bs=1k skip={source} count=4")
+        sh(f"nvme write /dev/nvme0n1 -s {lba} -z 4096 -d /tmp/block")
+    assert zones()[RANDOM]["wp"] == area
+    sh(f"nvme zns zrwa-flush-zone /dev/nvme0n1 -l {area + 3}")
+    assert zones()[RANDOM]["wp"] == area + 4
 
     last = f"/dev/nvme0n1 -s {APPENDED * ZONE}"
     sh(f"nvme zns zone-append {last} -z 4096 -d /tmp/data")

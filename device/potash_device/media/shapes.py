@@ -33,6 +33,9 @@ DEFAULT_ZONE_SIZE = 16 << 20
 LEAST_ZONE_SIZE = 64 << 10
 """Bytes of a zone; Linux wants a power of two."""
 
+LARGEST_AREA = 16 << 20
+"""Bytes of a zone random write area: Identify counts blocks of 512 bytes in 16 bits."""
+
 MOST_NAMESPACES = 64
 
 MOST_HANDLES = 128
@@ -125,6 +128,30 @@ class Metadata(NamedTuple):
 NO_METADATA = Metadata()
 
 
+class WriteAreas(NamedTuple):
+    """Random write areas of zones (ZRWA): bytes of each, bytes that are committed at once, and how
+    many zones can have one; 0 for as many as can be active."""
+
+    size: Annotated[int, Range(0, LARGEST_AREA)] = 0
+    granularity: Annotated[int, Range(0, LARGEST_AREA)] = 0
+    zones: U32 = 0
+
+    @classmethod
+    def sound(cls, size: int, granularity: int = max(BLOCK_SIZES), zones: int = 0) -> "WriteAreas":
+        """Areas of whole blocks. Raises ValueError."""
+        if granularity <= 0 or granularity % max(BLOCK_SIZES) or size % granularity:
+            raise ValueError(
+                "a zone random write area has a multiple of its granularity, which is a multiple "
+                f"of {max(BLOCK_SIZES)} bytes"
+            )
+        if not 0 < size <= LARGEST_AREA:
+            raise ValueError(f"a zone random write area has at most {LARGEST_AREA} bytes")
+        return cls(size, granularity, zones)
+
+
+NO_AREAS = WriteAreas()
+
+
 class NamespaceShape(NamedTuple):
     """Size and block size in bytes, and what a host has made of the namespace.
 
@@ -147,6 +174,7 @@ class NamespaceShape(NamedTuple):
     zone_size: int = 0
     """Bytes of a zone of a zoned namespace, and how many of them can be written."""
     zone_capacity: int = 0
+    areas: WriteAreas = NO_AREAS
     handles: tuple[Handle, ...] = ()
     """The reclaim unit handles of its placement handles; none means all that the drive has."""
     chosen: bool = False
@@ -180,6 +208,7 @@ class NamespaceShape(NamedTuple):
         zone_size: int = DEFAULT_ZONE_SIZE,
         capacity: int = 0,
         block_size: int = DEFAULT_BLOCK_SIZE,
+        areas: WriteAreas = NO_AREAS,
     ) -> "NamespaceShape":
         """A zoned namespace of `size` bytes, which are whole zones; without a `capacity` all
         blocks of a zone can be written. Raises ValueError."""
@@ -192,6 +221,14 @@ class NamespaceShape(NamedTuple):
             raise ValueError(
                 f"a zone's capacity is a multiple of {max(BLOCK_SIZES)} bytes, at most {zone_size}"
             )
+        if areas != NO_AREAS:
+            WriteAreas.sound(*areas)
+            if capacity % areas.granularity or areas.size > capacity:
+                raise ValueError(
+                    f"the capacity of a zone, {capacity} bytes, must be a multiple of the "
+                    f"granularity of its random write area, {areas.granularity}, and not less than "
+                    f"the area's {areas.size} bytes"
+                )
         records = -(-size // zone_size * ZONE_RECORD // max(BLOCK_SIZES)) * max(BLOCK_SIZES)
         return cls(
             size + records,
@@ -199,6 +236,7 @@ class NamespaceShape(NamedTuple):
             csi=CommandSet.ZONED,
             zone_size=zone_size,
             zone_capacity=capacity,
+            areas=areas,
         )
 
     @classmethod
@@ -298,10 +336,10 @@ _ALWAYS = ("size", "block_size")
 
 
 def _toml(value: object) -> str:
-    if isinstance(value, Metadata):
-        defaults = NO_METADATA._asdict()
-        changed = {name: one for name, one in value._asdict().items() if one != defaults[name]}
-        return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in changed.items()) + "}"
+    if isinstance(value, Metadata | WriteAreas):
+        defaults = value._field_defaults
+        changed = {name: part for name, part in value._asdict().items() if part != defaults[name]}
+        return "{" + ", ".join(f"{name} = {_toml(part)}" for name, part in changed.items()) + "}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -351,7 +389,9 @@ def _is_size(shape: NamespaceShape) -> bool:
     unit = MEMORY_UNIT if shape.csi == CommandSet.MEMORY else 1
     if shape.csi == CommandSet.ZONED:
         zones = shape.zones * shape.zone_size
-        sound = shape.zoned(zones, shape.zone_size, shape.zone_capacity, shape.block_size)
+        sound = shape.zoned(
+            zones, shape.zone_size, shape.zone_capacity, shape.block_size, shape.areas
+        )
         return sound[:2] == shape[:2]
     known = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)
     whole = shape.size > 0 and shape.size % unit == 0

@@ -17,7 +17,12 @@ from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from nvme_spec.zoned import READ_ACROSS_ZONES, LbaFormatExtension
+from nvme_spec.zoned import (
+    EXPLICIT_FLUSH,
+    RANDOM_WRITE_AREAS,
+    READ_ACROSS_ZONES,
+    LbaFormatExtension,
+)
 from nvme_spec.zoned import ZonedNamespaceStructure as ZonedStructure
 from potash_device.media.shapes import BLOCK_SIZES, DEFAULT_ZONE_SIZE, FORMATS, BlockFormat
 from potash_firmware.rpu.admin.identify_controller import controller_structure
@@ -201,11 +206,15 @@ def _of_command_set(
 
 
 def _zones_of(namespace: ZonedNamespace) -> Structure:
-    zones = namespace.zones
+    zones, areas = namespace.zones, namespace.zones.areas
     return ZonedStructure(
-        ozcs=READ_ACROSS_ZONES,
+        ozcs=READ_ACROSS_ZONES | (RANDOM_WRITE_AREAS if areas.size else 0),
         mar_z=zones.active_limit - 1,
         mor_z=zones.open_limit - 1,
+        numzrwa_z=zones.area_limit - 1 if areas.size else 0,
+        zrwafg=areas.granularity,
+        zrwasz=areas.size,
+        zrwacap=EXPLICIT_FLUSH if areas.size else 0,
         lbafe=_extensions(namespace.shape.zone_size),
     )
 

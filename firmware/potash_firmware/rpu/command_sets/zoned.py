@@ -124,6 +124,12 @@ def zone_append(controller: Controller, command: Command) -> Steps:
     zone = namespace.zones.starting(zslba)
     yield from _no_reset(namespace, zslba)
     namespace.zones.require_writable(zone)
+    if namespace.zones.has_area(zone):
+        raise NvmeError(
+            Status.INVALID_ZONE_OPERATION_REQUEST,
+            f"zone {zone.number} has a random write area, and takes no Zone Append",
+            lba=zslba,
+        )
     lba = zone.first + zone.pointer
     entry = command.entry._replace(cdw10=lba & 0xFFFF_FFFF, cdw11=lba >> 32)
     yield from steps_of(lambda: write(controller, replace(command, entry=entry)))
@@ -172,7 +178,11 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
         raise NvmeError(Status.INVALID_FIELD, f"there is no zone action {fields.zsa:#x}") from None
     if action is zoned.ZoneSendAction.SET_EXTENSION and fields.select_all:
         raise NvmeError(Status.INVALID_FIELD, "one zone gets an extension")
+    if fields.select_all and (fields.allocate_area or action is zoned.ZoneSendAction.FLUSH_AREA):
+        raise NvmeError(Status.INVALID_FIELD, "a random write area is that of one zone")
     require_writable(controller, namespace)
+    if action is zoned.ZoneSendAction.FLUSH_AREA:
+        return (yield from _flush_area(controller, namespace, fields.slba))
     if not fields.select_all:
         zones.starting(fields.slba)
         yield from _no_reset(namespace, fields.slba)
@@ -183,16 +193,35 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
     extension = None
     if action is zoned.ZoneSendAction.SET_EXTENSION:
         extension = bytes(controller.transfer.receive(command, zoned.EXTENSION_UNIT))
+    with_area = fields.allocate_area and action in _ALLOCATING
+    if with_area:
+        zones.require_area([zones.starting(fields.slba)])
     zones.take(action, selected)
     if extension is not None:
         selected[0].extension = extension
         selected[0].attributes |= zoned.ZoneAttribute.EXTENSION_VALID
+    if with_area:
+        selected[0].attributes |= zoned.ZoneAttribute.RANDOM_WRITE_AREA
     due = None
     if controller.timing is not None and action is zoned.ZoneSendAction.FINISH:
         ends = [controller.timing.finish(namespace.nsid, zone.number) for zone in selected]
         due = max(ends, default=None)
     stored = _store_claims(controller, namespace)
     return (yield from controller.scheduler.not_before(due, stored))
+
+
+_ALLOCATING = (zoned.ZoneSendAction.OPEN, zoned.ZoneSendAction.SET_EXTENSION)
+"""Actions that can give a zone a random write area."""
+
+
+def _flush_area(controller: Controller, namespace: ZonedNamespace, lba: int) -> Steps:
+    """Commit the blocks of a random write area up to one of them."""
+    if lba >= namespace.blocks or not namespace.zones.areas.size:
+        raise NvmeError(Status.INVALID_FIELD, f"no random write area has block {lba}")
+    yield from _no_reset(namespace, lba)
+    require_writable(controller, namespace)
+    namespace.zones.flush_area(lba)
+    return (yield from _store_claims(controller, namespace))
 
 
 def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone]) -> Steps:

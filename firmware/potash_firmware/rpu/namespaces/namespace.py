@@ -168,8 +168,10 @@ class Namespace:
     def require_readable(self, lba: int, count: int) -> None:
         """Raise NvmeError where some of these blocks have no data to give."""
 
-    def claim(self, lba: int, count: int) -> None:
-        """These blocks are about to be written. Raises NvmeError where they cannot be."""
+    def claim(self, lba: int, count: int) -> range | None:
+        """These blocks are about to be written; the blocks that leave a random write area by that,
+        if they are in one. Raises NvmeError where they cannot be."""
+        return None
 
     def store_claims(self) -> None:
         """Store what was said by `claim`, before the blocks; waits. Raises MediaError."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 from csd_spec.faults import ZONE_KINDS, Fault, FaultKind
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.zoned import ZoneAttribute
-from potash_device.media.shapes import ZONE_RECORD
+from potash_device.media.shapes import ZONE_RECORD, WriteAreas
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zones import Zones
 
@@ -43,7 +43,9 @@ class ZonedNamespace(Namespace):
         count = self.media.size // (shape.zone_size + ZONE_RECORD)
         size, capacity = (n // shape.block_size for n in (shape.zone_size, shape.zone_capacity))
         self.blocks = count * size
-        return Zones(count, size, capacity)
+        area, granularity, most = shape.areas
+        blocks = WriteAreas(area // shape.block_size, granularity // shape.block_size, most)
+        return Zones(count, size, capacity, blocks)
 
     @property
     def capacity(self) -> int:
@@ -63,9 +65,9 @@ class ZonedNamespace(Namespace):
         """Raise NvmeError for blocks in offline zones (`Zones.require_readable`)."""
         self.zones.require_readable(lba, count)
 
-    def claim(self, lba: int, count: int) -> None:
+    def claim(self, lba: int, count: int) -> range | None:
         """Advance the write pointer over blocks (`Zones.claim`). Raises NvmeError."""
-        self.zones.claim(lba, count)
+        return self.zones.claim(lba, count)
 
     def recommend(self, faults: Iterable[Fault]) -> None:
         """Recommend to reset or to finish the zones that `faults` name, and no others."""

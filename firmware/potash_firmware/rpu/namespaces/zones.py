@@ -3,7 +3,8 @@
 This is the state machine alone: it refuses what a zone does not take, and says which zones have
 changed, whose records are then to be stored.
 
-Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 2.1.1.
+Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 2.1.1; for random write
+areas TP 4076, which later revisions include (section "Zone Random Write Area").
 """
 
 import struct
@@ -20,14 +21,14 @@ from nvme_spec.zoned import (
     ZoneSendAction,
     ZoneState,
 )
-from potash_device.media.shapes import ZONE_RECORD
+from potash_device.media.shapes import NO_AREAS, ZONE_RECORD, WriteAreas
 
 ACTIVE_LIMIT = 32
 OPEN_LIMIT = 16
 """Zones of a namespace that can be active (MAR), and open (MOR), at once."""
 
-_RECORD = struct.Struct("<QBB2x")
-"""Write pointer from the zone's first block on, state, attributes."""
+_RECORD = struct.Struct("<QBBH")
+"""Write pointer from the zone's first block on, state, attributes, and `Zone.ahead`."""
 _CHECKSUM = struct.Struct("<I")
 
 _NONE = ZoneAttribute(0)
@@ -81,6 +82,9 @@ class Zone:
     pointer: int = 0
     attributes: ZoneAttribute = _NONE
     extension: bytes = b""
+    ahead: int = 0
+    """Blocks from the write pointer to the end of the last that is written in the zone's random
+    write area."""
     resets: int = 0
     """Number of resets since power-on."""
 
@@ -88,7 +92,7 @@ class Zone:
         """The zone's record; an empty zone is all zeroes."""
         if self.state is ZoneState.EMPTY:
             return bytes(ZONE_RECORD)
-        record = _RECORD.pack(self.pointer, self.state, self.attributes)
+        record = _RECORD.pack(self.pointer, self.state, self.attributes, self.ahead)
         record += self.extension.ljust(EXTENSION_UNIT, b"\0")
         return (record + _CHECKSUM.pack(zlib.crc32(record))).ljust(ZONE_RECORD, b"\0")
 
@@ -97,26 +101,28 @@ class Zone:
         size = _RECORD.size + EXTENSION_UNIT
         if not any(record):
             return True
-        pointer, state, attributes = _RECORD.unpack_from(record)
+        pointer, state, attributes, ahead = _RECORD.unpack_from(record)
         (checksum,) = _CHECKSUM.unpack_from(record, size)
         valid = checksum == zlib.crc32(record[:size]) and state in set(ZoneState)
-        if not valid or pointer > capacity:
+        if not valid or pointer + ahead > capacity:
             self.state = ZoneState.READ_ONLY
             return False
-        self.pointer, self.state = pointer, ZoneState(state)
+        self.pointer, self.state, self.ahead = pointer, ZoneState(state), ahead
         self.attributes = ZoneAttribute(attributes)
         self.extension = bytes(record[_RECORD.size : size])
         return True
 
 
 class Zones:
-    """`count` zones of `size` blocks, of which `capacity` can be written."""
+    """`count` zones of `size` blocks, of which `capacity` can be written; `areas` are their random
+    write areas, in blocks."""
 
-    def __init__(self, count: int, size: int, capacity: int) -> None:
-        self.size, self.capacity = size, capacity
+    def __init__(self, count: int, size: int, capacity: int, areas: WriteAreas = NO_AREAS) -> None:
+        self.size, self.capacity, self.areas = size, capacity, areas
         self.every = [Zone(number, number * size) for number in range(count)]
         self.active_limit = min(ACTIVE_LIMIT, count)
         self.open_limit = min(OPEN_LIMIT, count)
+        self.area_limit = min(areas.zones or self.active_limit, self.active_limit)
         self.advice: Mapping[ZoneAttribute, Container[int]] = {}
         """Numbers of zones that the drive recommends to reset when they are full, or to finish when
         they are active (sections 5.4 and 5.5)."""
@@ -152,6 +158,9 @@ class Zones:
         """Have a zone in a state, whatever the one before."""
         before = self._recommended(zone)
         zone.state = state
+        if state not in _ACTIVE:
+            zone.attributes &= ~ZoneAttribute.RANDOM_WRITE_AREA
+            zone.ahead = 0
         if self._recommended(zone) & ~before:
             self.changed.add(zone.number)
         for among in (self._active, self._explicit):
@@ -197,35 +206,76 @@ class Zones:
                     lba=max(lba, number * self.size),
                 )
 
-    def claim(self, lba: int, count: int) -> None:
-        """`count` blocks from `lba` are about to be written: open the zone and move its pointer.
+    def has_area(self, zone: Zone) -> bool:
+        """True for a zone with a random write area."""
+        return ZoneAttribute.RANDOM_WRITE_AREA in zone.attributes
+
+    def claim(self, lba: int, count: int) -> range | None:
+        """`count` blocks from `lba` are about to be written: open the zone and move its pointer;
+        the blocks that leave its random write area by that, None for a zone without one.
 
         A write that fails leaves the pointer behind its blocks (section 2.1.1.2.1.1, b). Raises
         NvmeError where the zone does not take them; nothing has changed then.
         """
         zone = self.of(lba)
         self.require_writable(zone)
-        if lba != zone.first + zone.pointer:
+        area, begin = self.has_area(zone), lba - zone.first
+        end, room = begin + count, zone.pointer + self.areas.size
+        if begin < zone.pointer or (end > room + self.areas.size if area else begin > zone.pointer):
             raise NvmeError(
                 Status.ZONE_INVALID_WRITE,
                 f"the write pointer is at {zone.first + zone.pointer}, not at {lba}",
                 lba=lba,
             )
-        if zone.pointer + count > self.capacity:
+        if end > self.capacity:
             raise NvmeError(
                 Status.ZONE_BOUNDARY_ERROR,
                 f"{count} blocks from {lba} on leave zone {zone.number}",
                 lba=lba,
             )
+        self._open_implicitly(zone)
+        if area:
+            granularity = self.areas.granularity
+            committed = self._commit(zone, -(-max(0, end - room) // granularity) * granularity)
+            if end > zone.pointer + zone.ahead:
+                zone.ahead = end - zone.pointer
+                self.unsaved.add(zone.number)
+            return committed
+        self._commit(zone, count)
+        return None
+
+    def _open_implicitly(self, zone: Zone) -> None:
         if zone.state not in _OPENED:
             self._make_room(zone, ZoneState.IMPLICITLY_OPENED)
             self.become(zone, ZoneState.IMPLICITLY_OPENED)
         elif zone.state is ZoneState.IMPLICITLY_OPENED:
             self._implicit[zone.number] = self._implicit.pop(zone.number)
-        zone.pointer += count
-        self.unsaved.add(zone.number)
+
+    def _commit(self, zone: Zone, count: int) -> range:
+        """Move the write pointer; the blocks that it passes."""
+        first = zone.first + zone.pointer
+        if count:
+            zone.pointer += count
+            zone.ahead = max(0, zone.ahead - count)
+            self.unsaved.add(zone.number)
         if zone.pointer == self.capacity:
             self.become(zone, ZoneState.FULL)
+        return range(first, first + count)
+
+    def flush_area(self, lba: int) -> range:
+        """Commit the blocks of a random write area up to `lba`, which is the last of them. Raises
+        NvmeError; nothing has changed then."""
+        zone = self.of(lba)
+        count = lba - zone.first - zone.pointer + 1
+        last = min(zone.pointer + self.areas.size, self.capacity) - zone.pointer
+        if not self.has_area(zone) or not 0 < count <= last or count % self.areas.granularity:
+            raise NvmeError(
+                Status.INVALID_ZONE_OPERATION_REQUEST,
+                f"block {lba} is not the last of a range that zone {zone.number} can commit",
+                lba=lba,
+            )
+        self._open_implicitly(zone)
+        return self._commit(zone, count)
 
     def require_writable(self, zone: Zone) -> None:
         """Raise NvmeError for a zone that takes no writes."""
@@ -278,6 +328,23 @@ class Zones:
                 self._make_room(zone, state)
             self.become(zone, state)
 
+    def require_area(self, zones: Iterable[Zone]) -> None:
+        """Raise NvmeError unless these zones, which are to become active, can have a random write
+        area."""
+        found = list(zones)
+        if not self.areas.size or any(zone.state is not ZoneState.EMPTY for zone in found):
+            raise NvmeError(
+                Status.INVALID_ZONE_OPERATION_REQUEST,
+                "an empty zone gets a random write area, if the namespace has such areas",
+            )
+        used = sum(self.has_area(self.every[number]) for number in self._active)
+        if used + len(found) > self.area_limit:
+            raise NvmeError(
+                Status.ZRWA_RESOURCES_UNAVAILABLE,
+                f"{used} zones have a random write area",
+                dnr=False,
+            )
+
     def empty(self, zones: Iterable[Zone]) -> None:
         """These are reset, and hold nothing any more."""
         for zone in zones:
@@ -327,14 +394,15 @@ class Zones:
         """Zones that were open are in their initial state (section 2.1.1.3)."""
         for number in [*self._implicit, *sorted(self._explicit)]:
             zone = self.every[number]
-            used = zone.pointer or zone.attributes & ZoneAttribute.EXTENSION_VALID
+            used = zone.pointer or zone.ahead or zone.attributes & ZoneAttribute.EXTENSION_VALID
             self.become(zone, ZoneState.CLOSED if used else ZoneState.EMPTY)
 
     def unwritten(self) -> Iterator[tuple[int, int]]:
-        """First block and number of the blocks behind each write pointer."""
+        """First block and number of the blocks behind each write pointer and random write area."""
         for zone in self.every:
-            if zone.state in _WRITABLE and zone.pointer < self.size:
-                yield zone.first + zone.pointer, self.size - zone.pointer
+            end = zone.pointer + zone.ahead
+            if zone.state in _WRITABLE and end < self.size:
+                yield zone.first + end, self.size - end
 
     def descriptor(self, zone: Zone) -> bytes:
         """The zone descriptor; an invalid write pointer is all ones."""
