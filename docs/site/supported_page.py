@@ -63,11 +63,13 @@ IF_CALLED = "with an FTL of an extension"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
     CommandSet.COMPUTE: "with compute namespaces",
+    CommandSet.KEY_VALUE: "with key value namespaces",
     CommandSet.ZONED: "with zoned namespaces",
 }
 """Of what needs another command set than NVM."""
 
 OTHER_COMMANDS = {
+    "Key value commands (CSI 01h)": CommandSet.KEY_VALUE,
     "Zoned commands (CSI 02h)": CommandSet.ZONED,
     "Memory commands (CSI 03h)": CommandSet.MEMORY,
     "Compute commands (CSI 04h)": CommandSet.COMPUTE,
@@ -319,6 +321,8 @@ def _state(row: object | None, otherwise: Status) -> str:
     if getattr(row, "upcalls", False):
         return IF_CALLED
     needed = getattr(row, "command_set", CommandSet.NVM)
+    if CommandSet.NVM not in (several := getattr(row, "command_sets", {needed})):
+        needed = min(several)
     if needed in IF_THERE:
         return IF_THERE[needed]
     return YES if row is not None else words(otherwise.name)

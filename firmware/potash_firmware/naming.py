@@ -6,6 +6,7 @@ from enum import IntEnum
 import csd_spec.opcodes
 from nvme_spec.computational import ComputeOpcode
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 
@@ -20,6 +21,7 @@ def _names(opcodes: type[IntEnum], prefix: str = "") -> Mapping[int, str]:
 _ADMIN = {**_names(AdminOpcode), **_names(csd_spec.opcodes.AdminOpcode, "accelerator_")}
 _IO = {**_names(IoOpcode), **_names(csd_spec.opcodes.IoOpcode, "accelerator_")}
 _OTHERS: Mapping[int, Mapping[int, str]] = {
+    CommandSet.KEY_VALUE: _names(KeyValueOpcode),
     CommandSet.MEMORY: _names(MemoryOpcode),
     CommandSet.COMPUTE: {**_names(ComputeOpcode), **_names(csd_spec.opcodes.ChainOpcode)},
 }

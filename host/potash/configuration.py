@@ -19,6 +19,7 @@ from potash.sections import (
     ComputeSection,
     DeviceSection,
     GuestSection,
+    KeyValueSection,
     LimitsSection,
     MemorySection,
     NamespaceSection,
@@ -45,6 +46,7 @@ class Configuration:
     namespaces: tuple[NamespaceSection, ...] = ()
     accelerators: tuple[AcceleratorSection, ...] = (AcceleratorSection(),)
     memory: MemorySection = field(default_factory=MemorySection)
+    key_value: KeyValueSection = field(default_factory=KeyValueSection)
     compute: ComputeSection = field(default_factory=ComputeSection)
     vta: Config = field(default_factory=Config.default)
     vta_threads: int | None = None
@@ -59,6 +61,7 @@ class Configuration:
         return (
             *(one.shape for one in self.namespaces),
             *map(NamespaceShape.memory, self.memory.namespaces),
+            *self.key_value.namespaces,
             *(NamespaceShape.compute() for _ in range(self.compute.namespaces)),
         )
 
@@ -87,6 +90,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "memory": MemorySection,
     "compute": ComputeSection,
     "limits": LimitsSection,
+    "key_value": KeyValueSection,
     "guest": GuestSection,
     "time": TimeSection,
 }

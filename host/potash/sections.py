@@ -280,6 +280,20 @@ class MemorySection:
 
 
 @dataclass(frozen=True)
+class KeyValueSection:
+    """Key value namespaces."""
+
+    # fmt: off
+    namespaces: tuple[NamespaceShape, ...] = key(
+        kinds.several(kinds.KEY_VALUE, "namespaces", MOST_NAMESPACES),
+        (), "kv_namespaces --kv-namespace",
+        "A key value namespace for a new drive or one without any: the size of all keys and "
+        "values together, and of the longest value (default: 512K); may be repeated. The media "
+        "store it.", page="kv.md", guest=True)
+    # fmt: on
+
+
+@dataclass(frozen=True)
 class ComputeSection:
     """Compute namespaces (Computational Programs), and the limits of each."""
 

@@ -18,7 +18,7 @@ from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.flash.profile import ProfileError, thousandths
 from potash_device.flash.profiles import PROFILES
-from potash_device.media.shapes import BLOCK_SIZES, WriteAreas
+from potash_device.media.shapes import BLOCK_SIZES, MAX_VALUE, NamespaceShape, WriteAreas
 from potash_firmware.extension_files import is_file
 from potash_firmware.log_components import LogSettings
 from potash_firmware.native_programs import source_of
@@ -253,6 +253,12 @@ def describe_areas(areas: WriteAreas) -> str:
     return f"{short(areas.size)}:{short(areas.granularity)}{zones}"
 
 
+def parse_key_value(described: str) -> NamespaceShape:
+    """A key value namespace from SIZE[:MAX]. Raises ValueError."""
+    size, colon, longest = described.partition(":")
+    return NamespaceShape.key_value(parse_size(size), parse_size(longest) if colon else MAX_VALUE)
+
+
 def parse_serial(serial: str) -> str:
     """A serial number that fits in Identify Controller. Raises ValueError."""
     if not (serial.strip() and serial.isascii() and serial.isprintable() and len(serial) <= 20):
@@ -330,6 +336,13 @@ PLACEMENT = _described(
     "HANDLES[:SIZE]", parse_placement, lambda one: f"{one.handles}:{short(one.unit)}", "8", "8:64M"
 )
 AREAS = _described("SIZE[:GRANULARITY[:ZONES]]", parse_areas, describe_areas, "64K", "1M:16K:8")
+KEY_VALUE = _described(
+    "SIZE[:MAX]",
+    parse_key_value,
+    lambda shape: f"{short(shape.size)}:{short(shape.max_value)}",
+    "1G",
+    "1G:64K",
+)
 SERIAL = _described("TEXT", parse_serial, str, "POTASH0002")
 LEVELS = _described(
     "COMPONENT=LEVEL[,…]",

@@ -17,6 +17,7 @@ INVALID_OPCODE, INVALID_FIELD, INVALID_LOG_PAGE = 0x001, 0x002, 0x109
 CONDITIONS = {
     "with `--allow-faults`", "with `--clock stepped`", "with `--fdp`", "with memory namespaces",
     "with compute namespaces", "with zoned namespaces", "with an FTL of an extension",
+    "with key value namespaces",
 }  # fmt: skip
 """Of what this device does not have."""
 NOWHERE = 1

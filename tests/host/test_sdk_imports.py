@@ -43,12 +43,20 @@ def test_the_sdk_brings_a_transport_in_only_when_it_is_used() -> None:
 
 def test_the_sdk_brings_in_nothing_that_only_some_programs_need() -> None:
     """Making dataclasses takes longer than all else that the SDK does when it is imported."""
-    command_sets = {"nvme_spec.computational", "nvme_spec.memory_commands"}
-    namespaces = {"potash.sdk.compute_namespace", "potash.sdk.memory_namespace"}
+    command_sets = {
+        "nvme_spec.computational",
+        "nvme_spec.key_value",
+        "nvme_spec.memory_commands",
+    }
+    namespaces = {
+        "potash.sdk.compute_namespace",
+        "potash.sdk.kv_namespace",
+        "potash.sdk.memory_namespace",
+    }
     assert not imported("potash.sdk") & (command_sets | namespaces | {"dataclasses", "inspect"})
 
 
-@pytest.mark.parametrize("name", ["acc", "cp", "fault", "fw", "run", "slm"])
+@pytest.mark.parametrize("name", ["acc", "cp", "fault", "fw", "kv", "run", "slm"])
 def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
     modules = imported(f"potash.cli.drive.{name}")
     packages = {module.partition(".")[0] for module in modules}

@@ -2,11 +2,11 @@
 
 A folder holds `namespace-1` and so on, `namespaces.toml`, the `sidecar` and the `flash`. One file
 is a drive with one namespace, with `NAME.sidecar`, `NAME.flash` and, unless its blocks have 4096
-bytes, `NAME.toml` in the same directory."""
+bytes, `NAME.toml` in the same directory. The values of key value namespaces have their own files.
+"""
 
 import errno
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +17,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.metadata import Pairs, file_size
-from potash_device.media.paths import DrivePaths
+from potash_device.media.paths import DrivePaths, make_folder, present, remove
 from potash_device.media.shapes import (
     DEFAULT_BLOCK_SIZE,
     MOST_NAMESPACES,
@@ -30,22 +30,24 @@ from potash_device.media.shapes import (
 )
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_device.media.store import Media, MemoryMedia
+from potash_device.media.values import ValueStore, remove_values
 
 log = logging.getLogger(__name__)
 
 
 class Drive:
-    """Open media: `namespaces` and their `shapes` by identifier, `sidecar`, `flash`.
+    """Open media: `namespaces` and their `shapes` by identifier, `values`, `sidecar`, `flash`.
 
     `shapes` also has the namespaces without blocks, which are of other command sets than NVM and
-    have no media. A context manager that closes them; `open` does the work. What changes the
-    namespaces waits for storage, is durable when it returns, and is called by one thread at a time;
-    where it raises MediaError, nothing has changed.
+    have no media; those with keys have `values`. A context manager that closes them; `open` does
+    the work. What changes the namespaces waits for storage, is durable when it returns, and is
+    called by one thread at a time; where it raises MediaError, nothing has changed.
     """
 
     def __init__(self) -> None:
         self.namespaces: dict[int, Media] = {}
         self.shapes: dict[int, NamespaceShape] = {}
+        self.values: dict[int, ValueStore] = {}
         self.most = MOST_NAMESPACES
         """Namespaces with blocks that there can be, and the largest identifier of one."""
         self.read_only = False
@@ -82,12 +84,12 @@ class Drive:
 
     @property
     def allocated(self) -> int:
-        """Bytes that the namespaces with blocks have."""
-        return sum(shape.size for shape in blocks_of(self.shapes).values())
+        """Bytes of non-volatile memory that the namespaces have."""
+        return _allocated(self.shapes)
 
     @property
     def capacity(self) -> int:
-        """Bytes that all namespaces with blocks together may have."""
+        """Bytes of non-volatile memory that all namespaces together may have."""
         return max(self._capacity or 0, self.allocated)
 
     @property
@@ -150,19 +152,23 @@ class Drive:
                 drive._open_in_memory(wanted or (NamespaceShape(),))
             else:
                 drive._open_files(path, wanted)
-            drive._add_others(others)
+            drive._open_values(drive.shapes)
+            shapes = drive._with_others(others)
+            if capacity is not None and capacity < _allocated(shapes):
+                raise DriveError(
+                    f"the namespaces have {_allocated(shapes)} bytes, more than a capacity of "
+                    f"{capacity}"
+                )
+            drive._add_others(shapes)
             drive._stack = stack.pop_all()
-        if capacity is not None and capacity < drive.allocated:
-            drive._stack.close()
-            raise DriveError(
-                f"the namespaces have {drive.allocated} bytes, more than a capacity of {capacity}"
-            )
         return drive
 
     # Another process's drive becomes this one's, and the other way round.
 
     def let_go(self) -> None:
         """Let another process have the files, which this one does not touch meanwhile."""
+        for values in self.values.values():
+            values.unlock()
         for media in self._present:
             media.unlock()
         self.locked = False
@@ -178,7 +184,11 @@ class Drive:
             known = None if self._paths is None else read_list(self._paths.list)
             if known is not None and (known.shapes != self.shapes or known.remove):
                 raise DriveError("it has other namespaces by now")
+            for values in self.values.values():
+                values.lock()
         except (MediaError, DriveError) as error:
+            for values in self.values.values():
+                values.unlock()
             for media in taken:
                 media.unlock()
             why = error.strerror if isinstance(error, MediaError) else error
@@ -196,7 +206,7 @@ class Drive:
             media: Media = MemoryMedia.create(shape.size)
         else:
             path = self._paths.namespace(nsid)
-            _remove(path, keep=not self._paths.folder)  # what a crash may have left
+            remove(path, keep=not self._paths.folder)  # what a crash may have left
             media = FileMedia.open(path, shape.size)
         try:
             self._lay_out(nsid, media, shape)
@@ -217,7 +227,7 @@ class Drive:
             media.beside.close()
             media.beside = None
         if self._paths is not None:
-            _remove(self._paths.metadata(nsid), keep=False)
+            remove(self._paths.metadata(nsid), keep=False)
         if shape.metadata.size:
             size = file_size(shape)
             if self._paths is None:
@@ -228,7 +238,18 @@ class Drive:
 
     def remember(self, nsid: int, shape: NamespaceShape) -> None:
         """There is a namespace that has no blocks. Raises MediaError."""
-        self._change({**self.shapes, nsid: shape})
+        values = self._values(nsid, shape) if shape.has_values else None
+        if values is not None:
+            values.erase()
+        try:
+            self._change({**self.shapes, nsid: shape})
+        except MediaError:
+            if values is not None:
+                values.close()
+            raise
+        if values is not None:
+            self.values[nsid] = values
+            self._stack.callback(values.close)
 
     def delete(self, nsids: Collection[int]) -> None:
         """Take namespaces away, with their blocks. Raises MediaError; then all are still there.
@@ -237,13 +258,14 @@ class Drive:
         is tried again when the drive is opened.
         """
         left = {nsid: shape for nsid, shape in self.shapes.items() if nsid not in nsids}
-        nsids = [nsid for nsid in nsids if nsid in self.namespaces]  # the others have no file
+        # The others have no file.
+        nsids = [nsid for nsid in nsids if nsid in self.namespaces or nsid in self.values]
         self._change(left, remove=nsids)
         for nsid in nsids:
-            self.namespaces.pop(nsid).close()
+            (self.namespaces if nsid in self.namespaces else self.values).pop(nsid).close()
         if self._paths is not None and nsids:
             try:
-                _remove_all(self._paths, nsids)
+                self._remove_all(self._paths, nsids)
                 self._change(left)
             except MediaError as error:
                 log.error("a deleted namespace is still in the way: %s", error.strerror)
@@ -255,7 +277,8 @@ class Drive:
     def _change(
         self, shapes: Mapping[int, NamespaceShape], *, remove: Collection[int] = ()
     ) -> None:
-        capacity = self.capacity  # also if none was ever set: the drive must not shrink
+        # Also if none was ever set: the drive must not shrink.
+        capacity = max(self.capacity, _allocated(shapes))
         memory_capacity = self.memory_capacity or None
         if self._paths is not None:
             listed = Listed(dict(shapes), capacity, tuple(remove), memory_capacity)
@@ -288,7 +311,7 @@ class Drive:
         if not self.locked and not path.exists():
             raise DriveError(f"there is no drive at {path} that another device could hand over")
         if len(wanted) > 1 and not path.exists() and not self.read_only:
-            _make_folder(path)
+            make_folder(path)
         self._paths = paths = DrivePaths.of(path)
         if not paths.folder:
             self.most = 1
@@ -305,7 +328,7 @@ class Drive:
     def _open_new(self, paths: DrivePaths, wanted: Sequence[NamespaceShape]) -> None:
         """A drive of which nothing is remembered: a new one, or bare images."""
         shapes = dict(enumerate(wanted, 1)) or {
-            nsid: NamespaceShape() for nsid in _present(paths) or [1]
+            nsid: NamespaceShape() for nsid in present(paths) or [1]
         }
         for nsid, shape in shapes.items():
             path = paths.namespace(nsid)
@@ -340,8 +363,9 @@ class Drive:
     ) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
         shapes = blocks_of(known.shapes)
-        if wanted and list(map(_described, wanted)) != list(map(_described, shapes.values())):
-            has = ", ".join(map(_described, shapes.values()))
+        listed = [shape.description for shape in shapes.values()]
+        if wanted and [shape.description for shape in wanted] != listed:
+            has = ", ".join(listed)
             raise DriveError(
                 f"{paths.list} remembers other namespaces: {has or 'none'}; leave them out"
             )
@@ -385,10 +409,13 @@ class Drive:
             )
         for nsid in unfinished:
             log.warning("namespace %d was being formatted, which is finished now", nsid)
+            if self.shapes[nsid].has_values:
+                self._values(nsid, self.shapes[nsid]).erase()
+                continue
             self.lay_out(nsid)
             self.namespaces[nsid].punch(0, self.namespaces[nsid].size)
             self.namespaces[nsid].flush()
-        _remove_all(paths, known.remove)
+        self._remove_all(paths, known.remove)
         finished = {nsid: shape._replace(erase=False) for nsid, shape in self.shapes.items()}
         resized = (
             not self.read_only
@@ -398,25 +425,60 @@ class Drive:
         if unfinished or known.remove or resized:
             self._change(finished)
 
-    def _add_others(self, wanted: Sequence[NamespaceShape]) -> None:
-        """Memory and compute namespaces: those that are remembered, or else those wanted."""
+    def _with_others(self, wanted: Sequence[NamespaceShape]) -> dict[int, NamespaceShape]:
+        """All namespaces: of those without blocks what is remembered, or else what is wanted."""
         known = [one for one in self.shapes.values() if not one.has_blocks]
-        if known and wanted and sorted(_kind(one) for one in known) != sorted(map(_kind, wanted)):
+        if (
+            known
+            and wanted
+            and sorted(one.kind for one in known) != sorted(one.kind for one in wanted)
+        ):
             raise DriveError(
-                "the drive remembers other memory and compute namespaces; leave them out"
+                "the drive remembers other memory and compute namespaces, or others with keys; "
+                "leave them out"
             )
         if known or not wanted:
-            return
+            return self.shapes
         free = (nsid for nsid in range(1, MOST_NAMESPACES + 1) if nsid not in self.shapes)
         shapes = {**self.shapes, **dict(zip(free, wanted, strict=False))}
         if len(shapes) < len(self.shapes) + len(wanted):
             raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
         if not self.locked:
-            raise DriveError("the drive has no memory and compute namespaces; leave them out")
+            raise DriveError(
+                "the drive has no memory and compute namespaces, or none with keys; leave them out"
+            )
+        return dict(sorted(shapes.items()))
+
+    def _add_others(self, shapes: dict[int, NamespaceShape]) -> None:
+        """Have these namespaces, of which those with blocks are there."""
+        self._open_values(shapes, new=True)
         if self.read_only:
-            self.shapes = dict(sorted(shapes.items()))
-        else:
+            self.shapes = shapes
+        elif shapes != self.shapes:
             self._change(shapes)
+
+    def _values(self, nsid: int, shape: NamespaceShape) -> ValueStore:
+        path = None if self._paths is None else self._paths.values(nsid)
+        return ValueStore(path, shape.size, read_only=self.read_only)
+
+    def _open_values(self, shapes: Mapping[int, NamespaceShape], *, new: bool = False) -> None:
+        """Open the values of key value namespaces; `new` ones are made."""
+        for nsid, shape in shapes.items():
+            if shape.has_values and nsid not in self.values:
+                self.values[nsid] = values = self._values(nsid, shape)
+                self._stack.callback(values.close)
+                if new:
+                    values.erase()
+                elif self.locked or self._paths is None:
+                    values.open()
+
+    def _remove_all(self, paths: DrivePaths, nsids: Collection[int]) -> None:
+        """Remove the files of namespaces that are gone. Raises MediaError."""
+        for nsid in nsids:
+            if nsid <= self.most:
+                remove(paths.namespace(nsid), keep=not paths.folder)
+                remove(paths.metadata(nsid), keep=False)
+            remove_values(paths.values(nsid))
 
     def _open_aside(self, path: Path, size: int, *, read_only: bool) -> Media:
         """The sidecar or the flash; one that cannot be kept is in memory, and gone at the end."""
@@ -431,49 +493,6 @@ class Drive:
         return self._add(media)
 
 
-def _described(shape: NamespaceShape) -> str:
-    """Description of a namespace, in the terms in which a user specifies one."""
-    if shape.zone_size:
-        return (
-            f"{shape.zones} zones of {shape.zone_size} bytes, {shape.zone_capacity} of them "
-            f"writable, in blocks of {shape.block_size}"
-        )
-    metadata = f" and {shape.metadata.size} of metadata" if shape.metadata.size else ""
-    return f"{shape.size} bytes in blocks of {shape.block_size}{metadata}"
-
-
-def _kind(shape: NamespaceShape) -> tuple[int, int]:
-    return shape.csi, shape.size
-
-
-def _present(paths: DrivePaths) -> list[int]:
-    """The namespaces of a folder that remembers nothing: those from the first without a gap."""
-    found: list[int] = []
-    while paths.folder and paths.namespace(len(found) + 1).exists():
-        found.append(len(found) + 1)
-    return found
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700)
-    except OSError as error:
-        raise DriveError(f"cannot make the folder {path}: {error.strerror}") from None
-
-
-def _remove_all(paths: DrivePaths, nsids: Collection[int]) -> None:
-    """Remove the files of namespaces that are gone. Raises MediaError."""
-    for nsid in nsids:
-        _remove(paths.namespace(nsid), keep=not paths.folder)
-        _remove(paths.metadata(nsid), keep=False)
-
-
-def _remove(path: Path, *, keep: bool) -> None:
-    """Have no blocks at `path`; the user's own file is kept, empty. Raises MediaError."""
-    try:
-        if keep and path.exists():
-            os.truncate(path, 0)
-        elif not keep:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise MediaError(error.errno, f"cannot empty {path}: {error.strerror}") from None
+def _allocated(shapes: Mapping[int, NamespaceShape]) -> int:
+    """Bytes of non-volatile memory that the namespaces have."""
+    return sum(one.size for one in shapes.values() if one.has_blocks or one.has_values)

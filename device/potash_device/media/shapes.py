@@ -26,6 +26,9 @@ DEFAULT_SIZE = 1 << 30
 MEMORY_UNIT = 4096
 """Bytes; the size of a memory namespace is a multiple of it."""
 
+MAX_VALUE = 512 << 10
+"""Bytes of a value: as many as one command moves (MDTS)."""
+
 ZONE_RECORD = 128
 """Bytes that the media keep of a zone, behind the blocks of all zones."""
 
@@ -179,6 +182,8 @@ class NamespaceShape(NamedTuple):
     """The reclaim unit handles of its placement handles; none means all that the drive has."""
     chosen: bool = False
     """The drive has chosen its handle, as the host has named none."""
+    max_value: int = 0
+    """Bytes of the longest value of a key value namespace."""
 
     @property
     def format(self) -> BlockFormat:
@@ -187,8 +192,29 @@ class NamespaceShape(NamedTuple):
 
     @property
     def has_blocks(self) -> bool:
-        """It has logical blocks, and so a file."""
+        """It has logical blocks, and so a file of them."""
         return self.csi in (CommandSet.NVM, CommandSet.ZONED)
+
+    @property
+    def has_values(self) -> bool:
+        """It has keys and values, and so a file of them."""
+        return self.csi == CommandSet.KEY_VALUE
+
+    @property
+    def description(self) -> str:
+        """The namespace with blocks, in the terms in which a user specifies one."""
+        if self.zone_size:
+            return (
+                f"{self.zones} zones of {self.zone_size} bytes, {self.zone_capacity} of them "
+                f"writable, in blocks of {self.block_size}"
+            )
+        metadata = f" and {self.metadata.size} of metadata" if self.metadata.size else ""
+        return f"{self.size} bytes in blocks of {self.block_size}{metadata}"
+
+    @property
+    def kind(self) -> tuple[int, int, int]:
+        """Command set and sizes, which are equal for namespaces without blocks that are alike."""
+        return self.csi, self.size, self.max_value
 
     @property
     def zones(self) -> int:
@@ -243,6 +269,15 @@ class NamespaceShape(NamedTuple):
     def memory(cls, size: int) -> "NamespaceShape":
         """A memory namespace of that many bytes."""
         return cls(size, csi=CommandSet.MEMORY)
+
+    @classmethod
+    def key_value(cls, size: int, max_value: int = MAX_VALUE) -> "NamespaceShape":
+        """A namespace for keys and values of that many bytes together. Raises ValueError."""
+        if size < 1:
+            raise ValueError("it has room for at least a byte")
+        if not 1 <= max_value <= MAX_VALUE:
+            raise ValueError(f"the longest value has 1 to {MAX_VALUE} bytes")
+        return cls(size, csi=CommandSet.KEY_VALUE, max_value=max_value)
 
     @classmethod
     def compute(cls) -> "NamespaceShape":
@@ -386,6 +421,8 @@ def _shape(table: Any) -> NamespaceShape:
 def _is_size(shape: NamespaceShape) -> bool:
     if shape.csi == CommandSet.COMPUTE:
         return shape.size == 0
+    if shape.has_values:
+        return shape.size > 0 and 1 <= shape.max_value <= MAX_VALUE
     unit = MEMORY_UNIT if shape.csi == CommandSet.MEMORY else 1
     if shape.csi == CommandSet.ZONED:
         zones = shape.zones * shape.zone_size

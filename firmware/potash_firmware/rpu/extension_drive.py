@@ -26,6 +26,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Table
 from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.namespaces.inventory import AnyNamespace
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.scheduler import Steps
 from potash_firmware.rpu.transfer import Transfer, check_size
@@ -50,7 +51,7 @@ def _described(namespace: AnyNamespace) -> Namespace:
     match namespace:
         case ComputeNamespace():
             return Namespace(namespace.nsid, namespace.csi, 1, 0)
-        case MemoryNamespace():
+        case MemoryNamespace() | KeyValueNamespace():
             return Namespace(namespace.nsid, namespace.csi, 1, namespace.size)
     return Namespace(namespace.nsid, namespace.csi, namespace.block_size, namespace.blocks)
 

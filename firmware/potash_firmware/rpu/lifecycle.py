@@ -21,7 +21,7 @@ from nvme_spec.registers import (
 )
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
+from potash_firmware.rpu.namespaces.flushing import Flushed, flushing
 from potash_firmware.rpu.scheduler import Steps
 from pyvfio_user.memory import AccessFault
 
@@ -249,7 +249,7 @@ class Lifecycle:
 
     def _flush(self) -> Steps[None]:
         """Flush, and complete the shutdown unless another one has begun meanwhile."""
-        flush_all = flushing(self.controller.namespaces.blocks.values())
+        flush_all = flushing(self.controller.namespaces.stored.values())
         remember = self.controller.persistence.shut_down()
 
         def flush() -> list[Flushed]:

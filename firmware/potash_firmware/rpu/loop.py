@@ -51,7 +51,7 @@ from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.migration.migration import Migration
-from potash_firmware.rpu.namespaces.namespace import flushing
+from potash_firmware.rpu.namespaces.flushing import flushing
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.holding import Holding
 from potash_firmware.waiting import earliest
@@ -245,7 +245,7 @@ class Rpu:
 
     def power_off(self, *, clean: bool) -> None:
         """Flush everything to stable storage; `clean` unless something has failed. Blocks."""
-        flush = flushing(self.controller.namespaces.blocks.values())
+        flush = flushing(self.controller.namespaces.stored.values())
         ended = flush()
         for namespace, error in ended:
             if error is not None:

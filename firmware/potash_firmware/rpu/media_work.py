@@ -17,6 +17,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.store import Media
+from potash_device.media.values import ValueStore
 from potash_device.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,9 @@ class MediaFailures:
         """Modelled flash has too many bit errors to read a block of namespace `nsid`."""
         return self.reading(nsid, MediaError(errno.EIO, "the flash has too many bit errors"), lba)
 
-    def writing(self, nsid: int, media: Media, error: MediaError, lba: int) -> NvmeError:
+    def writing(
+        self, nsid: int, media: Media | ValueStore, error: MediaError, lba: int
+    ) -> NvmeError:
         """A write or a flush has failed at `lba` (0 for a flush)."""
         if error.errno == errno.EROFS:
             if not (media.read_only or media.protected):
@@ -212,6 +215,16 @@ class MediaFailures:
             )  # fmt: skip
             self.on_loss()
         return self._failure(Status.WRITE_FAULT, nsid, error, lba)
+
+    def values(self, nsid: int, store: ValueStore, error: MediaError, *, writes: bool) -> NvmeError:
+        """An access to the values of namespace `nsid` has failed."""
+        if not writes:
+            return self._failure(Status.UNRECOVERED_ERROR, nsid, error, 0)
+        failed = self.writing(nsid, store, error, 0)
+        if failed.status == Status.WRITE_FAULT:  # which is none of this command set
+            full = error.errno == errno.ENOSPC
+            failed.status = Status.CAPACITY_EXCEEDED if full else Status.INTERNAL_ERROR
+        return failed
 
     def unprotected(self, nsid: int, error: NvmeError) -> NvmeError:
         """The error of a command whose data does not match its protection information."""

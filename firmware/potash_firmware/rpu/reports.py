@@ -68,7 +68,7 @@ class Reports:
             < self._threshold(features.ThresholdType.OVER)
         ):
             warning |= CriticalWarning.TEMPERATURE
-        media = [namespace.media for namespace in self._namespaces.blocks.values()]
+        media = [namespace.media for namespace in self._namespaces.stored.values()]
         if any(each.lost is not None for each in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
         if media and not any(each.writable or each.protected for each in media):

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 
@@ -58,6 +59,7 @@ _BLOCKS = (int(IoOpcode.READ), int(IoOpcode.WRITE))
 _READ_AND_WRITE = {
     int(CommandSet.NVM): _BLOCKS,
     int(CommandSet.ZONED): _BLOCKS,
+    int(CommandSet.KEY_VALUE): (int(KeyValueOpcode.RETRIEVE), int(KeyValueOpcode.STORE)),
     int(CommandSet.MEMORY): (int(MemoryOpcode.MEMORY_READ), int(MemoryOpcode.MEMORY_WRITE)),
 }
 """The opcodes of the commands that read and write, by command set."""

@@ -28,6 +28,7 @@ SECTIONS = {
         "acc": ("drive", "Send single commands to a drive's accelerators."),
         "fw": ("drive", "Send programs to a drive's accelerators and read them."),
         "slm": ("drive", "Use a drive's memory namespaces."),
+        "kv": ("drive", "Use a drive's key value namespaces."),
         "cp": ("drive", "Run programs on a drive's memory namespaces."),
         "fleet": ("device", "Use many drives as one, on a Dask cluster."),
         "fault": ("drive", "Inject faults into a drive and clear them."),

@@ -20,6 +20,7 @@ from potash.sdk.transport import Buffer, Transport
 
 if TYPE_CHECKING:
     from potash.sdk.compute_namespace import ComputeNamespace
+    from potash.sdk.kv_namespace import KeyValueNamespace
     from potash.sdk.memory_namespace import MemoryNamespace
 
 IDENTIFY_HEADER_DWORDS = 4
@@ -76,6 +77,15 @@ class Device(Commands):
 
         return ComputeNamespace(self, self._first_of(CommandSet.COMPUTE, nsid))
 
+    def kv_namespace(self, nsid: int | None = None) -> KeyValueNamespace:
+        """The key value namespace with an identifier, or the first: a mapping of bytes to bytes.
+
+        Raises DeviceNotFound.
+        """
+        from potash.sdk.kv_namespace import KeyValueNamespace
+
+        return KeyValueNamespace(self, self._first_of(CommandSet.KEY_VALUE, nsid))
+
     def _first_of(self, csi: CommandSet, nsid: int | None) -> int:
         try:
             found = self.active_namespaces(csi)
@@ -84,8 +94,9 @@ class Device(Commands):
         for one in found:
             if nsid in (None, one):
                 return one
-        which = f"no {csi.name.lower()} namespace" + ("" if nsid is None else f" {nsid}")
-        option = f"--{csi.name.lower()}-namespace"
+        kind = "kv" if csi is CommandSet.KEY_VALUE else csi.name.lower()
+        which = f"no {kind} namespace" + ("" if nsid is None else f" {nsid}")
+        option = f"--{kind}-namespace"
         raise DeviceNotFound(f"the device has {which}; potash serve {option} makes one")
 
     @property

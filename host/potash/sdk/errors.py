@@ -116,10 +116,12 @@ def command_name(admin: bool, opcode: int, csi: int = CommandSet.NVM) -> str:
     import csd_spec.opcodes
     import nvme_spec.opcodes
     from nvme_spec.computational import ComputeOpcode
+    from nvme_spec.key_value import KeyValueOpcode
     from nvme_spec.memory_commands import MemoryOpcode
 
     by_command_set: Mapping[int, tuple[type[IntEnum], ...]] = {
         CommandSet.NVM: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
+        CommandSet.KEY_VALUE: (KeyValueOpcode,),
         CommandSet.MEMORY: (MemoryOpcode,),
         CommandSet.COMPUTE: (ComputeOpcode, csd_spec.opcodes.ChainOpcode),
     }

@@ -17,7 +17,7 @@ from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature
 from potash_firmware.rpu.features.values import MILLISECOND
-from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
+from potash_firmware.rpu.namespaces.flushing import flushing, require_not_formatting
 from potash_firmware.rpu.scheduler import Wait, never
 
 
@@ -41,7 +41,7 @@ def set_features(controller: Controller, command: Command) -> Steps:
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
         for chosen in nsids:  # a format that could not write would leave nothing that can be used
-            controller.namespaces.blocks[chosen].require_not_formatting()
+            require_not_formatting(controller.namespaces.stored[chosen])
     length = feature.taken(fields.value)
     data = bytes(controller.transfer.receive(command, length)) if length else b""
     timestamp = controller.features.timestamp_value()
@@ -71,14 +71,14 @@ def _flushed_before(
     """Wait for writes of namespaces that take no more; `save`, after a flush of them."""
     protected = [
         ns
-        for nsid, ns in controller.namespaces.blocks.items()
+        for nsid, ns in controller.namespaces.stored.items()
         if nsid in nsids and ns.media.protected
     ]
     yield Wait(
         {
             future
             for ns in protected
-            for future in ns.in_flight.in_the_way(0, ns.media.size, writes=False)
+            for future in ns.in_flight.in_the_way(0, ns.size, writes=False)
         },
         never,
     )
@@ -113,7 +113,8 @@ def get_features(controller: Controller, command: Command) -> Result:
 def _row(controller: Controller, fid: int) -> Feature:
     """Raises NvmeError where there is no such feature."""
     feature = controller.features.row(fid)
-    if feature.placement and controller.placement is None:
+    absent = feature.namespace_specific and not feature.command_sets & controller.namespaces.enabled
+    if absent or (feature.placement and controller.placement is None):
         raise NvmeError(Status.INVALID_FIELD, f"there is no feature {fid:#x}")
     return feature
 
@@ -125,8 +126,14 @@ def _namespaces(
     if not feature.namespace_specific:
         return [0]
     if nsid == BROADCAST_NSID and all_allowed:
-        return list(controller.namespaces.attached_blocks)
-    controller.namespaces.of_kind(Namespace, nsid)
+        attached = controller.namespaces.attached
+        return [nsid for nsid, ns in attached.items() if ns.csi in feature.command_sets]
+    namespace = controller.namespaces.active(nsid)
+    if namespace.csi not in feature.command_sets:
+        raise NvmeError(
+            Status.INVALID_NAMESPACE,
+            f"namespace {nsid} is of command set {namespace.csi.name}, which has no such feature",
+        )
     return [nsid]
 
 

@@ -13,6 +13,8 @@ from uuid import UUID
 from nvme_spec.commands import Identify
 from nvme_spec.computational import ComputeNamespace as ComputeStructure
 from nvme_spec.identify import capabilities, lists, structures
+from nvme_spec.key_value import LONGEST_KEY, KeyValueFormat
+from nvme_spec.key_value import KeyValueNamespaceStructure as KeyValueStructure
 from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID
@@ -24,14 +26,21 @@ from nvme_spec.zoned import (
     LbaFormatExtension,
 )
 from nvme_spec.zoned import ZonedNamespaceStructure as ZonedStructure
-from potash_device.media.shapes import BLOCK_SIZES, DEFAULT_ZONE_SIZE, FORMATS, BlockFormat
+from potash_device.media.shapes import (
+    BLOCK_SIZES,
+    DEFAULT_ZONE_SIZE,
+    FORMATS,
+    MAX_VALUE,
+    BlockFormat,
+)
 from potash_firmware.rpu.admin.identify_controller import controller_structure
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm.limits import DEALLOCATION, namespace_fields
 from potash_firmware.rpu.compute.programs import LOAD_SHIFT
 from potash_firmware.rpu.compute.ranges import RANGE_SHIFT
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID, AnyNamespace
+from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID, AnyNamespace, StoredNamespace
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.reachability import GROUP
@@ -109,7 +118,7 @@ def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
     )
 
 
-def _nsattr(namespace: Namespace) -> int:
+def _nsattr(namespace: StoredNamespace) -> int:
     return 0 if namespace.media.writable else capabilities.NSATTR_WRITE_PROTECTED
 
 
@@ -198,6 +207,8 @@ def _of_command_set(
         raise NvmeError(
             Status.INVALID_FIELD, detail=f"namespace {nsid} is not of command set {csi.name}"
         )
+    if isinstance(namespace, KeyValueNamespace):
+        return bytes(_values_of(namespace))
     if isinstance(namespace, MemoryNamespace):
         return bytes(MemoryStructure(nsze=namespace.size, ncap=namespace.size))
     if isinstance(namespace, Namespace):
@@ -217,6 +228,22 @@ def _zones_of(namespace: ZonedNamespace) -> Structure:
         zrwacap=EXPLICIT_FLUSH if areas.size else 0,
         lbafe=_extensions(namespace.shape.zone_size),
     )
+
+
+def _values_of(namespace: KeyValueNamespace) -> Structure:
+    return KeyValueStructure(
+        nsze=namespace.size,
+        nuse=namespace.media.used,
+        nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+        fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
+        nsattr=_nsattr(namespace),
+        kvf=_value_format(namespace.shape.max_value),
+    )
+
+
+def _value_format(max_value: int) -> tuple[KeyValueFormat, ...]:
+    """The one KV format of a namespace."""
+    return (KeyValueFormat(key_max=LONGEST_KEY, value_max=max_value),)
 
 
 def _extensions(zone_size: int) -> tuple[LbaFormatExtension, ...]:
@@ -252,6 +279,9 @@ _IN_COMMON: dict[capabilities.CommandSet, Callable[[Controller], Structure]] = {
     capabilities.CommandSet.ZONED: lambda controller: ZonedStructure(
         ozcs=READ_ACROSS_ZONES, lbafe=_extensions(DEFAULT_ZONE_SIZE)
     ),
+    capabilities.CommandSet.KEY_VALUE: lambda controller: KeyValueStructure(
+        fpi=capabilities.FPI_SUPPORTED, kvf=_value_format(MAX_VALUE)
+    ),
     capabilities.CommandSet.MEMORY: lambda controller: MemoryStructure(),
     capabilities.CommandSet.COMPUTE: _compute_limits,
 }
@@ -268,12 +298,12 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
     namespace = _find(controller, command.entry.nsid, which)
     if namespace is None:
         return bytes(lists.IDENTIFY_SIZE)
-    blocks = isinstance(namespace, Namespace)
+    stored = isinstance(namespace, StoredNamespace)
     return bytes(
         structures.IndependentNamespace(
-            nsfeat=0 if blocks else capabilities.NSFEAT_NO_WRITE_CACHE,
+            nsfeat=0 if stored else capabilities.NSFEAT_NO_WRITE_CACHE,
             nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
-            nsattr=_nsattr(namespace) if isinstance(namespace, Namespace) else 0,
+            nsattr=_nsattr(namespace) if isinstance(namespace, StoredNamespace) else 0,
             endgid=ENDURANCE_GROUP if isinstance(namespace, Namespace) and namespace.placed else 0,
             nstat=capabilities.NSTAT_READY,
             rgrpid=GROUP if capabilities.CommandSet.MEMORY in controller.namespaces.enabled else 0,

@@ -4,10 +4,11 @@ from csd_spec.opcodes import ChainOpcode
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.computational import ComputeOpcode
 from nvme_spec.identify.capabilities import CommandSet, Oncs
+from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
-from potash_firmware.rpu.command_sets import compute, zoned
+from potash_firmware.rpu.command_sets import compute, key_value, zoned
 from potash_firmware.rpu.command_sets.memory import access
 from potash_firmware.rpu.command_sets.memory import copy as memory_copy
 from potash_firmware.rpu.command_sets.nvm import copy, optional, read_write
@@ -66,6 +67,16 @@ COMPUTE_COMMANDS = table(
 )
 """Every command of compute namespaces."""
 
+KEY_VALUE_COMMANDS = table(
+    Row(KeyValueOpcode.FLUSH, key_value.flush, NamespaceUse.ONE),
+    Row(KeyValueOpcode.STORE, key_value.store, NamespaceUse.ONE, _WRITES),
+    Row(KeyValueOpcode.RETRIEVE, key_value.retrieve, NamespaceUse.ONE),
+    Row(KeyValueOpcode.LIST, key_value.list_keys, NamespaceUse.ONE),
+    Row(KeyValueOpcode.DELETE, key_value.delete, NamespaceUse.ONE, _WRITES),
+    Row(KeyValueOpcode.EXIST, key_value.exist, NamespaceUse.ONE),
+)
+"""Every command of key value namespaces."""
+
 _ZONE_ROWS = table(
     Row(IoOpcode.WRITE, zoned.write, NamespaceUse.ONE, _WRITES),
     Row(IoOpcode.READ, zoned.read, NamespaceUse.ONE),
@@ -89,6 +100,7 @@ ZONED_COMMANDS: Table = {
 
 COMMANDS: dict[CommandSet, Table] = {
     CommandSet.NVM: IO_COMMANDS,
+    CommandSet.KEY_VALUE: KEY_VALUE_COMMANDS,
     CommandSet.ZONED: ZONED_COMMANDS,
     CommandSet.MEMORY: MEMORY_COMMANDS,
     CommandSet.COMPUTE: COMPUTE_COMMANDS,

@@ -7,12 +7,13 @@ Source: NVM Express Base Specification 2.0, section 5.27.1; NVM Command Set Spec
 section 4.1.3.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from nvme_spec import features
 from nvme_spec.identify.capabilities import KEEP_ALIVE_UNIT, CommandSet
+from nvme_spec.key_value import KeyValueConfiguration
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word
@@ -52,6 +53,8 @@ class Limits:
     """Command sets that can work at once."""
     in_use: Callable[[], set[CommandSet]] = set
     """Command sets of namespaces that are attached."""
+    command_sets: Callable[[], Mapping[int, CommandSet]] = dict
+    """The command set of each namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class Feature:
     taken: Callable[[int], int] = _no_data
     given: Callable[[int], int] = _no_data
     namespace_specific: bool = False
+    command_sets: frozenset[CommandSet] = frozenset({CommandSet.NVM, CommandSet.ZONED})
+    """Command sets of the namespaces that have a value, of a namespace specific feature."""
     saveable: bool = False
     persistent: bool = False
     placement: bool = False
@@ -348,10 +353,17 @@ FEATURES: dict[int, Feature] = {
         namespace_specific=True,
         values="each of the six, for each placement handle; 0 and 3 occur",
     ),
+    features.FeatureId.KEY_VALUE_CONFIGURATION: Feature(
+        KeyValueConfiguration,
+        namespace_specific=True,
+        command_sets=frozenset({CommandSet.KEY_VALUE}),
+        persistent=True,
+    ),
     features.FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
         features.NamespaceWriteProtection,
         check=_check_write_protection,
         namespace_specific=True,
+        command_sets=frozenset({CommandSet.NVM, CommandSet.ZONED, CommandSet.KEY_VALUE}),
         persistent=True,
         values="No Write Protect and Write Protect",
     ),

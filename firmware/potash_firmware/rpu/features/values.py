@@ -165,7 +165,8 @@ class Features(Part):
         feature = self.rows.get(fid)
         if feature is None or not (feature.saveable or feature.persistent):
             return
-        if feature.namespace_specific and not self._limits.blocks(nsid):
+        csi = self._limits.command_sets().get(nsid)
+        if feature.namespace_specific and csi not in feature.command_sets:
             return  # A namespace that is gone.
         try:
             key, value = self._checked(fid, 0, nsid, dword, bytes.fromhex(data))

@@ -20,7 +20,7 @@ from potash_firmware.rpu.deadlines import NO_TIMER, Timer
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle
 from potash_firmware.rpu.migration import saved
-from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
+from potash_firmware.rpu.namespaces.flushing import Flushed, flushing
 from pyvfio_user.device import finish
 from pyvfio_user.migration import State
 from pyvfio_user.protocol import Buffer
@@ -173,7 +173,7 @@ class Migration:
         if not busy and self._flush is None:
             busy = "a flush"
             record = self._controller.persistence.record()
-            flush_all = flushing(self._controller.namespaces.blocks.values())
+            flush_all = flushing(self._controller.namespaces.stored.values())
 
             def flush() -> list[Flushed]:
                 ended = flush_all()

@@ -18,6 +18,7 @@ from potash_device.media.shapes import MOST_NAMESPACES, NamespaceShape
 from potash_device.media.store import Media
 from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
@@ -26,12 +27,13 @@ from potash_firmware.rpu.part import Part
 CONTROLLER_ID = 0
 """CNTLID of the one controller that namespaces are attached to."""
 
-AnyNamespace = Namespace | MemoryNamespace | ComputeNamespace
-Kind = TypeVar("Kind", Namespace, MemoryNamespace, ComputeNamespace)
+StoredNamespace = Namespace | KeyValueNamespace
+"""A namespace whose contents are durable."""
+AnyNamespace = StoredNamespace | MemoryNamespace | ComputeNamespace
+Kind = TypeVar("Kind", Namespace, KeyValueNamespace, MemoryNamespace, ComputeNamespace)
 
 NVM_ALONE = frozenset({CommandSet.NVM})
 COMPUTATIONAL = frozenset({CommandSet.NVM, CommandSet.MEMORY, CommandSet.COMPUTE})
-ZONED = frozenset({CommandSet.NVM, CommandSet.ZONED})
 
 
 class Namespaces(Part):
@@ -55,6 +57,7 @@ class Namespaces(Part):
             knows_deallocated=self.knows_deallocated,
             combinations=lambda: self.combinations,
             in_use=lambda: {ns.csi for ns in self.every.values() if ns.shape.attached},
+            command_sets=lambda: {nsid: ns.csi for nsid, ns in self.every.items()},
         )
         self.features = Features(limits, board.sidecar, clock)
         """The drive's features, whose values are checked against its namespaces."""
@@ -70,8 +73,7 @@ class Namespaces(Part):
         """Command sets that namespaces can be of, until the power goes."""
         if self._drive.memory_capacity or present & (COMPUTATIONAL - NVM_ALONE):
             self.supported |= COMPUTATIONAL
-        if CommandSet.ZONED in present:
-            self.supported |= ZONED
+        self.supported |= present & {CommandSet.ZONED, CommandSet.KEY_VALUE}
         self.combinations = [self.supported, NVM_ALONE][: len(self.supported)]
         """Command sets that work at once; the host's profile is the index of one."""
         self.by_identifier = False
@@ -91,6 +93,8 @@ class Namespaces(Part):
                 return MemoryNamespace(nsid, shape)
             case CommandSet.COMPUTE:
                 return ComputeNamespace(nsid, shape)
+            case CommandSet.KEY_VALUE:
+                return KeyValueNamespace(nsid, shape, self._drive.values[nsid], self.features)
         assert media is not None
         kind = ZonedNamespace if shape.csi == CommandSet.ZONED else Namespace
         placed = bool(self.handle_count)
@@ -147,7 +151,7 @@ class Namespaces(Part):
     def protect(self) -> list[int]:
         """Write-protect the namespaces that the host wants to be; the identifiers that differ."""
         changed = []
-        for nsid, namespace in self.blocks.items():
+        for nsid, namespace in self.stored.items():
             protected = bool(self.features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
             if protected != namespace.media.protected:
                 if protected and isinstance(namespace, ZonedNamespace):
@@ -180,6 +184,11 @@ class Namespaces(Part):
         return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, Namespace)}
 
     @property
+    def stored(self) -> dict[int, StoredNamespace]:
+        """Namespaces whose contents are durable, attached or not."""
+        return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, StoredNamespace)}
+
+    @property
     def attached_blocks(self) -> dict[int, Namespace]:
         """Attached namespaces with logical blocks."""
         return {nsid: ns for nsid, ns in self.attached.items() if isinstance(ns, Namespace)}
@@ -192,18 +201,23 @@ class Namespaces(Part):
 
     @property
     def unallocated(self) -> int:
-        """Bytes that no namespace has, of which new ones with blocks can be made."""
+        """Bytes that no namespace has, of which new ones can be made."""
         return self._drive.capacity - self._drive.allocated
 
     @property
     def total_capacity(self) -> int:
-        """Bytes of all namespaces with blocks that there are and can be."""
-        return sum(namespace.size for namespace in self.blocks.values()) + self.unallocated
+        """Bytes of non-volatile memory of all namespaces that there are and can be."""
+        return sum(namespace.size for namespace in self.stored.values()) + self.unallocated
 
     @property
     def zoned(self) -> list[ZonedNamespace]:
         """Namespaces with zones, attached or not."""
         return [ns for ns in self.every.values() if isinstance(ns, ZonedNamespace)]
+
+    @property
+    def values(self) -> list[KeyValueNamespace]:
+        """Namespaces with keys, attached or not."""
+        return [ns for ns in self.every.values() if isinstance(ns, KeyValueNamespace)]
 
     def active(self, nsid: int) -> AnyNamespace:
         """The attached namespace of that identifier. Raises NvmeError where there is none."""

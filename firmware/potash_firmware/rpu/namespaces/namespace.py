@@ -1,6 +1,5 @@
 """A namespace of blocks: its media, the work on them, and uncorrectable blocks."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -142,13 +141,6 @@ class Namespace:
         """Every write is to be durable when its command ends."""
         return self.features.write_through
 
-    def require_not_formatting(self) -> None:
-        """Raise NvmeError while the namespace is being formatted."""
-        if self.in_flight.closed is Status.FORMAT_IN_PROGRESS:
-            raise NvmeError(
-                Status.FORMAT_IN_PROGRESS, f"namespace {self.nsid} is being formatted", dnr=False
-            )
-
     @property
     def fast_path(self) -> FastAccess | None:
         """The fast path's access; None where commands need more than that their data is moved.
@@ -182,32 +174,6 @@ class Namespace:
     def lba_of(self, error: MediaError) -> int:
         """The block at which the media failed; 0 where that is not known."""
         return (error.at or 0) // self.block_size
-
-
-Flushed = tuple[Namespace, MediaError | None]
-"""A namespace that was flushed, and the error, if any."""
-
-
-def flushing(namespaces: Iterable[Namespace]) -> Callable[[], list[Flushed]]:
-    """A call for the media executor, which flushes each namespace whatever becomes of the others.
-
-    A namespace that is being formatted is left out: its contents are void, and its files are being
-    replaced. The format itself has waited for every flush that began before (`Operations.quiet`).
-    """
-    flushed = [ns for ns in namespaces if ns.in_flight.closed is not Status.FORMAT_IN_PROGRESS]
-
-    def flush() -> list[Flushed]:
-        ended: list[Flushed] = []
-        for namespace in flushed:
-            try:
-                namespace.media.flush()
-            except MediaError as error:
-                ended.append((namespace, error))
-            else:
-                ended.append((namespace, None))
-        return ended
-
-    return flush
 
 
 def wanted_format(

@@ -16,9 +16,10 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import Metadata, NamespaceShape
+from potash_device.media.shapes import FORMATS, Metadata, NamespaceShape
 from potash_firmware.rpu.media_work import MediaFailures
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Namespaces, StoredNamespace
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
@@ -73,21 +74,24 @@ class Formatting:
         self, nsid: int, block_size: int, metadata: Metadata, erases: bool
     ) -> Steps[list[int]]:
         self.sanitizing.require_none()
-        if nsid == BROADCAST_NSID:
-            namespaces = list(self.namespaces.attached_blocks.values())
-            if not namespaces:
-                raise NvmeError(Status.INVALID_FIELD, "no namespace is attached")
-        else:
-            namespaces = [self.namespaces.of_kind(Namespace, nsid)]
+        every = nsid == BROADCAST_NSID
+        attached = self.namespaces.attached.values() if every else (self.namespaces.active(nsid),)
+        namespaces = [ns for ns in attached if isinstance(ns, StoredNamespace)]
+        if not namespaces:
+            status = Status.INVALID_FIELD if every else Status.INVALID_NAMESPACE
+            raise NvmeError(status, "no namespace with formats is attached")
+        blocks = [ns for ns in namespaces if isinstance(ns, Namespace)]
         lbaf = NamespaceShape(0, block_size, metadata=metadata).format
-        if lbaf.storage_tag and any(ns.format != lbaf for ns in namespaces):
+        if lbaf.storage_tag and any(ns.format != lbaf for ns in blocks):
             raise NvmeError(  # NVM Command Set 1.0, section 5.2.1.4.2
                 Status.INVALID_FORMAT, "only a new namespace can be given a storage tag"
             )
-        if metadata.size and any(ns.shape.zone_size for ns in namespaces):
+        if metadata.size and any(ns.shape.zone_size for ns in blocks):
             raise NvmeError(Status.INVALID_FORMAT, "zones have no metadata")
+        if len(blocks) < len(namespaces) and lbaf != FORMATS[0]:
+            raise NvmeError(Status.INVALID_FORMAT, "the only KV format is 0")
         require_writable(namespaces)
-        if any(namespace.media.size < block_size for namespace in namespaces):
+        if any(namespace.media.size < block_size for namespace in blocks):
             raise NvmeError(Status.INVALID_FORMAT, "the namespace is smaller than a block")
         nsids = [namespace.nsid for namespace in namespaces]
         self.self_tests.abort(SelfTestResult.ABORTED_BY_FORMAT, nsids)
@@ -101,7 +105,10 @@ class Formatting:
         left = dict(zip(namespaces, before, strict=True))
         try:
             for namespace in namespaces:
-                yield from self._format_one(namespace, block_size, metadata)
+                if isinstance(namespace, Namespace):
+                    yield from self._format_one(namespace, block_size, metadata)
+                else:
+                    yield from self._erase_values(namespace)
                 del left[namespace]
         finally:
             for namespace, closed in left.items():
@@ -144,9 +151,25 @@ class Formatting:
         self.reports.namespace_changed(nsid)
         return None
 
+    def _erase_values(self, namespace: KeyValueNamespace) -> Steps[None]:
+        drive, nsid = self.board.drive, namespace.nsid
+        formatted = namespace.shape._replace(formats=namespace.shape.formats + 1)
+        yield partial(drive.reshape, nsid, formatted._replace(erase=True))
+        namespace.shape, namespace.unformatted = formatted, 100
+        self.reports.namespace_changed(nsid)
+        try:
+            yield namespace.media.erase
+        except MediaError as error:
+            raise self.failures.values(nsid, namespace.media, error, writes=True) from None
+        yield partial(drive.reshape, nsid, formatted)
+        namespace.unformatted = 0
+        namespace.in_flight.closed = None
+        self.reports.namespace_changed(nsid)
+        return None
 
-def require_writable(namespaces: Iterable[Namespace]) -> None:
-    """Raise NvmeError for a namespace whose media take no writes."""
+
+def require_writable(namespaces: Iterable[StoredNamespace]) -> None:
+    """Raise NvmeError for a namespace that takes no writes."""
     for namespace in namespaces:
         if not namespace.media.writable:
             raise NvmeError(

@@ -33,7 +33,7 @@ from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES, Na
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.faults import Faults
-from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
+from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces, StoredNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace, wanted_format
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
@@ -69,10 +69,11 @@ class Management:
             )
         shape = _WANTED[CommandSet(csi)](given, self.namespaces.features.extended_formats)
         drive = self.board.drive
-        if shape.has_blocks:
-            most, free = drive.most, self.namespaces.unallocated
+        most = drive.most if shape.has_blocks else MOST_NAMESPACES
+        if shape.has_blocks or shape.has_values:
+            free = self.namespaces.unallocated
         else:
-            most, free = MOST_NAMESPACES, drive.memory_capacity - drive.memory_allocated
+            free = drive.memory_capacity - drive.memory_allocated
         if shape.size > free:
             raise NvmeError(
                 Status.NAMESPACE_INSUFFICIENT_CAPACITY,
@@ -151,7 +152,7 @@ class Management:
         else:
             namespaces = [self._allocated(nsid)]
         self._require_changeable()
-        require_writable(ns for ns in namespaces if isinstance(ns, Namespace))
+        require_writable(ns for ns in namespaces if isinstance(ns, StoredNamespace))
         nsids = [namespace.nsid for namespace in namespaces]
         self.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
         attached = [nsid for nsid in nsids if nsid in self.namespaces.attached]
@@ -166,7 +167,7 @@ class Management:
                 self.compute.forget(namespace.memory.handle)
                 if namespace.bar:
                     namespace.clear()
-            else:
+            elif isinstance(namespace, ComputeNamespace):
                 self.compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none
             yield from self._forget(nsids)
@@ -199,6 +200,9 @@ class Management:
         if shape.has_blocks:
             media = yield partial(drive.create, nsid, shape)
             return self.namespaces.make(nsid, shape, media)
+        if shape.has_values:
+            yield partial(drive.remember, nsid, shape)
+            return self.namespaces.make(nsid, shape)
         namespace = self.namespaces.make(nsid, shape)
         yield partial(drive.remember, nsid, shape)
         return namespace
@@ -271,10 +275,7 @@ def _wanted_blocks(data: bytes, extended_formats: bool) -> NamespaceShape:
     _require_capacity(given.nsze, given.ncap)
     if given.lbstm and metadata.storage_tag and given.lbstm != (1 << metadata.storage_tag) - 1:
         raise NvmeError(Status.INVALID_FIELD, detail="no bit of a storage tag can be masked")
-    if given.nmic & ~NMIC_SHARED or given.anagrpid or given.nvmsetid or given.endgid > GROUP:
-        raise NvmeError(
-            Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
-        )
+    _require_no_groups(given)
     return NamespaceShape(
         given.nsze * block_size,
         block_size,
@@ -299,6 +300,15 @@ def _wanted_zones(data: bytes, extended_formats: bool) -> NamespaceShape:
     return shape._replace(shared=blocks.shared)
 
 
+def _wanted_values(data: bytes, extended_formats: bool) -> NamespaceShape:
+    given = IdentifyNamespace(data)  # its fields are at the same offsets (KV 1.0d, figure 41)
+    if not given.nsze:
+        raise NvmeError(Status.INVALID_FIELD, detail="a namespace has room for at least a byte")
+    _require_no_groups(given)
+    shape = NamespaceShape.key_value(given.nsze)
+    return shape._replace(shared=bool(given.nmic & NMIC_SHARED))
+
+
 def _wanted_memory(data: bytes, extended_formats: bool) -> NamespaceShape:
     given = MemoryStructure(data)
     # NCAP may be left out: whether the standard's structure has one is not known.
@@ -315,9 +325,17 @@ def _wanted_compute(data: bytes, extended_formats: bool) -> NamespaceShape:
 _WANTED: dict[CommandSet, Callable[[bytes, bool], NamespaceShape]] = {
     CommandSet.NVM: _wanted_blocks,
     CommandSet.ZONED: _wanted_zones,
+    CommandSet.KEY_VALUE: _wanted_values,
     CommandSet.MEMORY: _wanted_memory,
     CommandSet.COMPUTE: _wanted_compute,
 }
+
+
+def _require_no_groups(given: IdentifyNamespace) -> None:
+    if given.nmic & ~NMIC_SHARED or given.anagrpid or given.nvmsetid or given.endgid > GROUP:
+        raise NvmeError(
+            Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
+        )
 
 
 def _require_capacity(size: int, capacity: int) -> None:

@@ -14,8 +14,8 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.media_work import MediaWork
+from potash_firmware.rpu.namespaces.inventory import StoredNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
-from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Task
 
@@ -76,7 +76,7 @@ class Operations(Part):
         """A controller reset: drop the commands' operations that have begun nothing."""
         self._queue = deque(operation for operation in self._queue if not operation.of_command)
 
-    def quiet(self, namespaces: Sequence[Namespace | MemoryNamespace]) -> Steps:
+    def quiet(self, namespaces: Sequence[StoredNamespace | MemoryNamespace]) -> Steps:
         """Wait for all work on these namespaces, on which nothing new may begin.
 
         A command that still has steps after that, as it is held while Bus Master Enable is 0, must

@@ -186,7 +186,7 @@ class Sanitizing(Part):
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, "a reset is to activate firmware"
             )
-        if not all(ns.media.writable for ns in self.namespaces.blocks.values()):
+        if not all(ns.media.writable for ns in self.namespaces.stored.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None
@@ -259,7 +259,8 @@ class Sanitizing(Part):
 
     def _work(self) -> Steps:
         namespaces = list(self.namespaces.blocks.values())
-        yield from self.operations.quiet(namespaces)
+        values = self.namespaces.values
+        yield from self.operations.quiet([*namespaces, *values])
         if self.timing is not None:
             self.timing.erase(self.namespaces.blocks)
         self.memories.renew()
@@ -269,6 +270,8 @@ class Sanitizing(Part):
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
         self._done, self._total = self._passes * size, max(passes * size, 1)
         try:
+            for key_value in values:
+                yield key_value.media.erase
             for each in media:
                 if each.beside is not None:
                     yield partial(each.beside.punch, 0, each.size)

@@ -214,7 +214,9 @@ def guest(
         click.echo(configuration.write(config), nl=False)
         return
     overrides = options.given(ctx)
-    new_drives = media or devices or config_file or overrides.keys() & {"", "memory", "compute"}
+    new_drives = (
+        media or devices or config_file or overrides.keys() & {"", "memory", "key_value", "compute"}
+    )
     new_drives = new_drives or overrides.get("device", {}).keys() - {"profile"}
     new_drives = new_drives or config.time.mode == MODELLED
     if served is not None and (new_drives or recorded):

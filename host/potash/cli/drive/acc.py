@@ -267,15 +267,16 @@ def shell(device: str, script: Any) -> None:
     """Execute the lines of a script as one host.
 
     SCRIPT is a file; the default is standard input. A line is a command of "potash acc", without
-    these two words and without DEVICE, or a command of "potash fw", "slm", "cp" or "fault", which
-    begins with that name. # begins a comment. The first command that fails ends the script.
+    these two words and without DEVICE, or a command of "potash fw", "slm", "kv", "cp" or "fault",
+    which begins with that name. # begins a comment. The first command that fails ends the script.
     """
     from potash.cli.drive.cp import cp
     from potash.cli.drive.fault import fault
     from potash.cli.drive.fw import fw
+    from potash.cli.drive.kv import kv
     from potash.cli.drive.slm import slm
 
-    groups = {"acc": acc, "fw": fw, "slm": slm, "cp": cp, "fault": fault}
+    groups = {"acc": acc, "fw": fw, "slm": slm, "kv": kv, "cp": cp, "fault": fault}
     _run_lines(device, script, groups)
 
 

@@ -6,6 +6,7 @@ memory: so a reset never has to wait for a disk.
 
 Source: NVM Command Set Specification 1.0, section 3.2."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from nvme_spec.queues import BROADCAST_NSID
@@ -22,18 +23,27 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
 )
 from potash_firmware.rpu.command_sets.nvm.content import Pairs, Plain, require_sound
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
+from potash_firmware.rpu.namespaces.flushing import flushing, require_not_formatting
+from potash_firmware.rpu.namespaces.inventory import StoredNamespace
+from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.scheduler import Wait
 
 
 def flush(controller: Controller, command: Command) -> Steps:
     """Complete when all that was acknowledged before is on stable storage."""
     if command.entry.nsid == BROADCAST_NSID:
-        namespaces = list(controller.namespaces.attached_blocks.values())
-    else:
-        namespace = controller.namespaces.of_kind(Namespace, command.entry.nsid)
-        namespace.require_not_formatting()
-        namespaces = [namespace]
+        attached = controller.namespaces.attached
+        return flush_all(
+            controller,
+            [ns for nsid, ns in controller.namespaces.stored.items() if nsid in attached],
+        )
+    namespace = controller.namespaces.of_kind(Namespace, command.entry.nsid)
+    require_not_formatting(namespace)
+    return flush_all(controller, [namespace])
+
+
+def flush_all(controller: Controller, namespaces: Sequence[StoredNamespace]) -> Steps:
+    """Flush these namespaces."""
     future = controller.media_work.shared_flush(tuple(namespaces), flushing(namespaces))
     yield {future}  # a set, as others may wait for it too
     failed = [

@@ -1,0 +1,351 @@
+"""The Key Value Command Set: commands by literal numbers, and what is left of values.
+
+Source: NVM Express Key Value Command Set Specification 1.0d, whose figures are named.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash_device.media.shapes import NamespaceShape
+from support.memory import (
+    GET_FEATURES,
+    MIB,
+    SET_FEATURES,
+    asked,
+    identify,
+    log_page,
+    nsids,
+    powered,
+)
+from support.nvme_host import DATA, Cqe, Host
+
+FLUSH, STORE, RETRIEVE, LIST, DELETE, EXIST = 0, 1, 2, 6, 0x10, 0x14
+KV = 2
+"""The namespace, of command set 1."""
+SIZE, LONGEST = 2 * MIB, 512 << 10
+SHAPES = (NamespaceShape(MIB), NamespaceShape.key_value(SIZE))
+INVALID_FIELD, INVALID_NAMESPACE, INVALID_FORMAT = 0x02, 0x0B, 0x10A
+FULL, VALUE_SIZE, KEY_SIZE, ABSENT, EXISTS = 0x81, 0x85, 0x86, 0x87, 0x89
+WRITE_PROTECTED = 0x20
+MUST_EXIST, MUST_NOT_EXIST, UNCOMPRESSED = 1 << 8, 1 << 9, 1 << 10
+PAGE = 4096
+LISTS = DATA - PAGE
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with powered(None, *SHAPES) as found:
+        yield found
+
+
+def command(
+    host: Host,
+    opcode: int,
+    key: bytes,
+    size: int = 0,
+    options: int = 0,
+    *,
+    nsid: int = KV,
+    length: int | None = None,
+    sgl: bool = False,
+) -> Cqe:
+    """A command with the data pointer at DATA: PRPs with a list, or one SGL data block."""
+    words = struct.unpack("<4I", key.ljust(16, b"\0"))
+    prp1, prp2 = DATA, DATA + PAGE
+    if sgl:
+        prp2 = size
+    elif size > 2 * PAGE:
+        pages = range(DATA + PAGE, DATA + size, PAGE)
+        host.put(struct.pack(f"<{len(pages)}Q", *pages), LISTS)
+        prp2 = LISTS
+    kl = len(key) if length is None else length
+    return host.command(
+        host.io[1],
+        opcode,
+        nsid=nsid,
+        prp1=prp1,
+        prp2=prp2,
+        flags=0x40 if sgl else 0,
+        first=words[:2],
+        cdws=(size, options | kl, 0, 0, *words[2:]),
+    )
+
+
+def store(host: Host, key: bytes, value: bytes, options: int = 0, *, sgl: bool = False) -> int:
+    host.put(value)
+    return command(host, STORE, key, len(value), options, sgl=sgl).status
+
+
+def retrieve(host: Host, key: bytes, size: int = LONGEST, *, sgl: bool = False) -> bytes | int:
+    """The value, of which the buffer has the first `size` bytes; or the status."""
+    host.clear(DATA, size + 1)
+    done = command(host, RETRIEVE, key, size, sgl=sgl)
+    return done.status or host.data(min(size, done.dw0))
+
+
+def keys(host: Host, first: bytes = b"", size: int = PAGE) -> list[bytes]:
+    """The keys that List returns (figures 15 and 16)."""
+    host.clear(DATA, size)
+    assert command(host, LIST, first, size).status == 0
+    data, found, at = host.data(size), [], 4
+    for _ in range(int.from_bytes(data[:4], "little")):
+        length = int.from_bytes(data[at : at + 2], "little")
+        found.append(data[at + 2 : at + 2 + length])
+        at += (2 + length + 3) // 4 * 4
+    return found
+
+
+def test_the_namespace_is_identified(host: Host) -> None:
+    assert nsids(host, 0x02) == [1, KV]
+    assert nsids(host, 0x07, 1) == [KV]
+    assert struct.unpack_from("<QQQ", identify(host, 0x1C)) == (0b11, 0b1, 0)
+    assert identify(host, 0x03, KV)[20:28] == bytes([4, 1, 0, 0, 1, 0, 0, 0])
+    store(host, b"key", b"value")
+    page = identify(host, 0x05, KV, 1)
+    assert struct.unpack_from("<QQQ", page) == (SIZE, 0, 8)
+    assert page[24:29] == bytes([0, 0, 0, 0, 0x80])
+    assert struct.unpack_from("<HBBIII", page, 72) == (16, 0, 0, LONGEST, 0, 0)
+    assert not any(page[88:])
+    assert identify(host, 0x06, csi=1) == bytes(4096)
+    assert asked(host, 0x00, KV) == 0x12C
+    assert asked(host, 0x05, KV, 0) == INVALID_FIELD
+    entries = struct.unpack_from("<256I", log_page(host, 0x05, 4096, 1), 1024)
+    effects = {opcode: entry for opcode, entry in enumerate(entries) if entry}
+    assert effects == {FLUSH: 1, STORE: 3, RETRIEVE: 1, LIST: 1, DELETE: 3, EXIST: 1}
+
+
+def test_the_key_is_in_four_dwords_and_its_bytes_count_from_the_lowest(host: Host) -> None:
+    key = bytes(range(1, 17))
+    host.put(b"value")
+    done = host.command(
+        host.io[1],
+        STORE,
+        nsid=KV,
+        prp1=DATA,
+        first=(0x04030201, 0x08070605),
+        cdws=(5, 16, 0, 0, 0x0C0B0A09, 0x100F0E0D),
+    )
+    assert done.status == 0
+    assert keys(host) == [key]
+    assert retrieve(host, key) == b"value"
+    # Bytes behind the length are none of the key.
+    assert command(host, EXIST, key, length=15).status == ABSENT
+
+
+@pytest.mark.parametrize("sgl", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 8192, 8193, LONGEST - 1, LONGEST])
+def test_values_of_every_size_are_stored_and_retrieved(host: Host, size: int, sgl: bool) -> None:
+    value = (bytes(range(251)) * (size // 251 + 1))[:size]
+    assert store(host, b"k", value, sgl=sgl) == 0
+    assert retrieve(host, b"k", sgl=sgl) == value
+    assert command(host, EXIST, b"k").status == 0
+
+
+def test_a_value_that_is_too_long_is_refused(host: Host) -> None:
+    assert command(host, STORE, b"k", LONGEST + 1).status == VALUE_SIZE
+    shape = NamespaceShape.key_value(MIB, 100)
+    with powered(None, NamespaceShape(MIB), shape) as other:
+        assert [store(other, b"k", bytes(size)) for size in (100, 101)] == [0, VALUE_SIZE]
+        assert identify(other, 0x05, KV, 1)[76:80] == (100).to_bytes(4, "little")
+
+
+def test_a_smaller_buffer_gets_the_first_bytes_and_dword_0_the_size(host: Host) -> None:
+    store(host, b"k", b"0123456789")
+    for size in (0, 1, 9, 10, 11):
+        host.put(b"#" * 16)
+        done = command(host, RETRIEVE, b"k", size)
+        assert (done.status, done.dw0) == (0, 10)
+        assert host.data(16) == b"0123456789"[:size].ljust(16, b"#")
+    assert command(host, RETRIEVE, b"k", LONGEST + 1).status == INVALID_FIELD
+
+
+@pytest.mark.parametrize("opcode", [STORE, RETRIEVE, LIST, DELETE, EXIST])
+def test_keys_have_1_to_16_bytes(host: Host, opcode: int) -> None:
+    assert command(host, opcode, b"", 8, length=17).status == INVALID_FIELD
+    assert command(host, opcode, b"", 8, length=255).status == INVALID_FIELD
+    assert command(host, opcode, b"", 8).status == (0 if opcode == LIST else KEY_SIZE)
+
+
+def test_the_options_of_a_store(host: Host) -> None:
+    assert store(host, b"k", b"1", MUST_EXIST) == ABSENT
+    assert store(host, b"k", b"2", MUST_EXIST | MUST_NOT_EXIST) == ABSENT
+    assert store(host, b"k", b"3", MUST_NOT_EXIST | UNCOMPRESSED) == 0
+    assert store(host, b"k", b"4", MUST_NOT_EXIST) == EXISTS
+    assert store(host, b"k", b"5", MUST_EXIST | MUST_NOT_EXIST) == EXISTS
+    assert retrieve(host, b"k") == b"3"
+    assert store(host, b"k", b"6", MUST_EXIST) == 0
+    assert retrieve(host, b"k") == b"6"
+
+
+def test_delete_of_an_absent_key_is_an_error_if_the_feature_says_so(host: Host) -> None:
+    def feature(opcode: int, nsid: int, value: int = 0) -> Cqe:
+        return host.command(host.admin, opcode, nsid=nsid, cdws=(0x20, value))
+
+    store(host, b"k", b"value")
+    assert [command(host, DELETE, b"k").status for _ in range(2)] == [0, 0]
+    assert command(host, EXIST, b"k").status == retrieve(host, b"k") == ABSENT
+    assert feature(GET_FEATURES, KV).dw0 == 0
+    assert feature(SET_FEATURES, KV, 1).status == 0
+    assert feature(GET_FEATURES, KV).dw0 == 1
+    assert command(host, DELETE, b"k").status == ABSENT
+    assert feature(SET_FEATURES, 1, 1).status == INVALID_NAMESPACE
+    with powered(None, NamespaceShape(MIB)) as plain:
+        assert plain.command(plain.admin, GET_FEATURES, nsid=1, cdws=(0x20,)).status == 2
+
+
+def test_keys_are_listed_in_order_from_a_key_on(host: Host) -> None:
+    assert keys(host) == []
+    stored = [b"\0", b"\0\0", b"a", b"aa", b"b" * 16, b"c" * 3, b"\xff"]
+    for key in reversed(stored):
+        assert store(host, key, b"v") == 0
+    assert keys(host) == keys(host, b"\0") == stored
+    assert keys(host, b"aa") == keys(host, b"a0") == stored[3:]
+    assert keys(host, b"\xff\xff") == []
+    assert keys(host, size=4) == keys(host, size=7) == []
+    assert keys(host, size=8) == stored[:1]
+    assert keys(host, b"b", size=4 + 20 + 8) == stored[4:6]
+    assert keys(host, b"b", size=4 + 20 + 7) == stored[4:5]
+    assert command(host, LIST, b"", 3).status == INVALID_FIELD
+    assert command(host, LIST, b"", LONGEST + 1).status == INVALID_FIELD
+
+
+def test_keys_and_values_have_the_size_of_the_namespace() -> None:
+    with powered(None, NamespaceShape(MIB), NamespaceShape.key_value(10)) as host:
+        assert store(host, b"ab", b"12345678") == 0
+        assert store(host, b"c", b"") == FULL
+        assert store(host, b"ab", b"123456789") == FULL
+        assert retrieve(host, b"ab", 16) == b"12345678"
+        assert store(host, b"ab", b"1234567") == 0
+        assert store(host, b"c", b"") == 0
+        assert identify(host, 0x05, KV, 1)[16:24] == (10).to_bytes(8, "little")
+        assert command(host, DELETE, b"ab").status == 0
+        assert identify(host, 0x05, KV, 1)[16:24] == (1).to_bytes(8, "little")
+
+
+def test_commands_of_other_command_sets_are_refused(host: Host) -> None:
+    assert command(host, 0x04, b"k").status == command(host, 0x08, b"k").status == 1
+    assert command(host, EXIST, b"k", nsid=1).status == 1
+    assert command(host, FLUSH, b"").status == 0
+    assert command(host, FLUSH, b"", nsid=0xFFFF_FFFF).status == 0
+
+
+def test_a_protected_namespace_is_read_only(host: Host) -> None:
+    store(host, b"k", b"value")
+    assert host.command(host.admin, SET_FEATURES, nsid=KV, cdws=(0x84, 1)).status == 0
+    assert store(host, b"k", b"other") == command(host, DELETE, b"k").status == WRITE_PROTECTED
+    assert retrieve(host, b"k") == b"value"
+    assert identify(host, 0x05, KV, 1)[43] == identify(host, 0x08, KV)[8] == 1
+    assert host.command(host.admin, 0x80, nsid=KV).status == WRITE_PROTECTED
+    assert host.command(host.admin, SET_FEATURES, nsid=KV, cdws=(0x84, 0)).status == 0
+    assert store(host, b"k", b"other") == 0
+
+
+def test_a_host_makes_and_deletes_namespaces(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    with powered(tmp_path / "drive", *SHAPES) as other:
+        other.put(struct.pack("<Q", MIB).ljust(4096, b"\0"))
+        made = other.command(other.admin, 0x0D, cdws=(0, 1 << 24))
+        assert (made.status, made.dw0) == (0, 3)
+        other.put(struct.pack("<HH", 1, 0).ljust(4096, b"\0"))
+        assert other.command(other.admin, 0x15, nsid=3).status == 0
+        assert nsids(other, 0x07, 1) == [2, 3]
+        assert struct.unpack_from("<Q", identify(other, 0x05, 3, 1)) == (MIB,)
+        other.put(SECRET)
+        assert command(other, STORE, b"k", len(SECRET), nsid=3).status == 0
+        assert found_in(tmp_path)
+        assert other.command(other.admin, 0x0D, nsid=3, cdws=(1,)).status == 0
+        assert nsids(other, 0x07, 1) == [2]
+        assert not found_in(tmp_path)
+        other.put(struct.pack("<Q", 2 * MIB).ljust(4096, b"\0"))
+        assert other.command(other.admin, 0x0D, cdws=(0, 1 << 24)).status == 0x115
+
+
+SECRET = b"a value that nobody is to find again"
+
+
+def found_in(folder: Path) -> list[str]:
+    """The files that contain the secret."""
+    every = (path for path in folder.rglob("*") if path.is_file())
+    return [path.name for path in every if SECRET in path.read_bytes()]
+
+
+@pytest.mark.parametrize("how", ["format", "format all", "block erase", "overwrite"])
+def test_no_byte_of_a_value_is_left(tmp_path: Path, how: str) -> None:
+    (tmp_path / "drive").mkdir()
+    with powered(tmp_path / "drive", *SHAPES) as host:
+        for number in range(20):
+            assert store(host, b"%d" % number, SECRET * 100) == 0
+            assert command(host, DELETE, b"%d" % (number // 2)).status == 0
+        assert found_in(tmp_path)
+        nsid = KV if how == "format" else 0xFFFF_FFFF
+        if "format" in how:
+            assert host.command(host.admin, 0x80, nsid=nsid, cdws=(2,)).status == INVALID_FORMAT
+            assert found_in(tmp_path)
+            assert host.command(host.admin, 0x80, nsid=nsid).status == 0
+        else:
+            action = 2 if how == "block erase" else 3 | 1 << 4
+            assert host.command(host.admin, 0x84, cdws=(action, 0x5A5A5A5A)).status == 0
+            while host.goes_on():
+                host.executor.run_all()
+                host.service()
+        assert not found_in(tmp_path)
+        assert keys(host) == []
+        assert identify(host, 0x05, KV, 1)[16:24] == bytes(8)
+        assert store(host, b"k", b"new") == 0
+    with powered(tmp_path / "drive") as host:
+        assert retrieve(host, b"k") == b"new"
+
+
+KEYS = st.one_of(st.binary(min_size=1, max_size=2), st.binary(min_size=1, max_size=16))
+SIZES = st.sampled_from([0, 1, 15, 4095, 4096, 4097, 70_000])
+COMMANDS = st.tuples(
+    st.sampled_from([STORE, STORE, STORE, RETRIEVE, DELETE, EXIST, LIST]),
+    st.integers(0, 5),
+    SIZES,
+    st.sampled_from([0, 0, MUST_EXIST, MUST_NOT_EXIST]),
+    st.booleans(),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(KEYS, min_size=6, max_size=6, unique=True), st.lists(COMMANDS, max_size=40))
+def test_the_namespace_is_a_dictionary(
+    known: list[bytes], commands: list[tuple[int, int, int, int, bool]]
+) -> None:
+    model: dict[bytes, bytes] = {}
+    with powered(None, NamespaceShape(MIB), NamespaceShape.key_value(200_000)) as host:
+        for step, (opcode, number, size, options, sgl) in enumerate(commands):
+            key = known[number]
+            if opcode == STORE:
+                value = step.to_bytes(1, "little") * size
+                used = sum(map(len, {**model, key: value})) + sum(
+                    len(one) for one in {**model, key: value}.values()
+                )
+                expected = 0
+                if options == MUST_EXIST and key not in model:
+                    expected = ABSENT
+                elif options == MUST_NOT_EXIST and key in model:
+                    expected = EXISTS
+                elif used > 200_000:
+                    expected = FULL
+                else:
+                    model[key] = value
+                assert store(host, key, value, options, sgl=sgl) == expected
+            elif opcode == RETRIEVE:
+                expected_value = model[key][:size] if key in model else ABSENT
+                assert retrieve(host, key, size, sgl=sgl) == expected_value
+            elif opcode == DELETE:
+                model.pop(key, None)
+                assert command(host, DELETE, key).status == 0
+            elif opcode == EXIST:
+                assert command(host, EXIST, key).status == (0 if key in model else ABSENT)
+            else:
+                assert keys(host, key) == sorted(other for other in model if other >= key)
+        assert keys(host) == sorted(model)
+        used = sum(len(key) + len(value) for key, value in model.items())
+        assert identify(host, 0x05, KV, 1)[16:24] == used.to_bytes(8, "little")
