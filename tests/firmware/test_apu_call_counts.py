@@ -71,7 +71,7 @@ class InProcess:
         except BlockingIOError:
             return False
         if data:
-            worker._perform(channel.decode_execution(data), descriptors)
+            worker._receive(data, descriptors)
         return bool(data)
 
     def _worker(self, end: socket.socket, kind: int) -> Worker:

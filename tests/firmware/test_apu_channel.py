@@ -23,9 +23,9 @@ from potash_firmware.apu.channel import (
     Line,
     Ready,
 )
+from potash_firmware.apu.engine_worker import EngineWorker
 from potash_firmware.apu.lifecycle import Event
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem, count_event, count_restart
-from potash_firmware.apu.worker import EngineWorker
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,

@@ -15,13 +15,13 @@ from potash_device.cores import CoreProfile
 from potash_firmware.apu import queries
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.engines import Engines
+from potash_firmware.mailbox import pair
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     Execute,
     Executed,
     OpenEngine,
     Outcome,
-    ToRpu,
 )
 from support.apu import program
 from support.bpf import exit_, mov
@@ -165,13 +165,13 @@ def test_without_arrow_a_compute_namespace_refuses_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queries, "PACKAGE", "a_package_that_nobody_has")
-    sent: list[ToRpu] = []
-    with PlayedSupervisor(ENGINE_CONFIG) as supervisor:
+    rpu, port = pair()
+    with rpu, port, PlayedSupervisor(ENGINE_CONFIG) as supervisor:
         checks = Checks(supervisor, ENGINE_CONFIG.limits)
-        engines = Engines(ENGINE_CONFIG, supervisor, checks, sent.append, lambda: 0.0)
+        engines = Engines(ENGINE_CONFIG, supervisor, checks, port, lambda: 0.0)
         engines.handle(OpenEngine(NSID))
         engines.handle(Execute(5, NSID, DeviceProgram.QUERY))
-        assert sent == [Executed(5, Outcome.REFUSED)]
+        assert rpu.receive() == Executed(5, Outcome.REFUSED)
         found = engines.log_of(NSID)
         assert found is not None
         assert found[0].page().entries[-1].text == queries.LACKING

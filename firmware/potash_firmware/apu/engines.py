@@ -9,8 +9,8 @@ import fcntl
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu import queries
@@ -19,6 +19,7 @@ from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.model import Clock, Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
+from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     FIRST_HANDLE,
@@ -34,7 +35,9 @@ from potash_firmware.mailbox.messages import (
     ProgramChecked,
     ShareMemory,
     ShareProgram,
-    ToRpu,
+    nsid_of,
+    tag_of,
+    untagged,
 )
 
 log = logging.getLogger(__name__)
@@ -54,7 +57,9 @@ class _Shared:
 class _Execution:
     """An execution that has not been answered yet."""
 
+    tag: int
     message: Execute
+    """The message by which it was asked for, or one that differs in its tag alone."""
     names: frozenset[int]
     ended: Outcome = Outcome.LOST
     """The outcome if its worker exits."""
@@ -69,19 +74,20 @@ class _Execution:
 
 
 class Engines:
-    """All engines; answers go to the RPU by `send`."""
+    """All engines; answers go to the RPU through `port`."""
 
     def __init__(
         self,
         config: Config,
         supervisor: Supervisor,
         checks: Checks,
-        send: Callable[[ToRpu], None],
+        port: ApuPort,
         clock: Clock,
     ) -> None:
         self.limits = config.limits
         self.supervisor = supervisor
-        self.send = send
+        self.send = port.send
+        self.pass_on = port.send_encoded
         self.clock = clock
         self._checks = checks
         self._engines: dict[int, _Engine] = {}
@@ -119,6 +125,16 @@ class Engines:
                 engine = self._engines.pop(nsid)
                 self._closed.append(engine)
                 engine.close()
+
+    def repeat(self, data: bytes) -> bool:
+        """Pass an encoded execution on as it is, if an idle worker's last one equals it but for the
+        tag; False if it is to be handled as any other message.
+
+        It would pass all checks: the worker's last one has, and what that names is still there, as
+        a worker is killed when something of it is forgotten or its engine is closed.
+        """
+        engine = self._engines.get(nsid_of(data))
+        return engine is not None and engine.repeat(data)
 
     def reset(self, *, forget: bool, cancel: bool) -> None:
         """A reset: `cancel` executions, `forget` logs and what programs have left in workers."""
@@ -207,7 +223,7 @@ class Engines:
                 os.close(message.descriptor)
             self.send(Executed(message.tag, Outcome.REFUSED))
             return
-        execution = _Execution(message, message.named)
+        execution = _Execution(message.tag, message, message.named)
         for handle in execution.names:
             self._shared[handle].users += 1
         engine.begin(execution)
@@ -237,15 +253,35 @@ class _Engine:
         self._waiting.append(execution)
         self._hand_over()
 
+    def repeat(self, data: bytes) -> bool:
+        """Pass an encoded execution on, as `Engines.repeat` says."""
+        if self._waiting:  # it has to wait, too
+            return False
+        like = untagged(data)
+        for worker in self.workers:
+            if worker.like == like and worker.idle and worker.ran is not None:
+                tag = int.from_bytes(tag_of(data), "little")
+                self._running[worker] = _Execution(tag, worker.ran, worker.named)
+                self._supervisor.repeat(worker, data, self._limits.seconds)
+                return True
+        return False
+
+    def returned(self, worker: Worker, data: bytes) -> None:
+        """Pass an encoded answer on: a worker's program has returned a value."""
+        del self._running[worker]
+        self._engines.pass_on(data)
+        self._supervisor.finish(worker)
+        self._hand_over()
+
     def cancel(self, tag: int) -> bool:
         """Cancel an execution, if this engine has it. It is answered when its worker has exited."""
         for execution in self._waiting:
-            if execution.message.tag == tag:
+            if execution.tag == tag:
                 self._waiting.remove(execution)
                 self._drop(execution, Outcome.CANCELLED)
                 return True
         for worker, execution in self._running.items():
-            if execution.message.tag == tag:
+            if execution.tag == tag:
                 self._kill(worker, Outcome.CANCELLED)
                 return True
         return False
@@ -282,7 +318,7 @@ class _Engine:
                 type(message) is Executed
                 and outcome in ANSWERS
                 and execution is not None
-                and execution.message.tag == tag
+                and execution.tag == tag
             ):
                 del self._running[worker]
                 self._engines.send(message)
@@ -303,7 +339,7 @@ class _Engine:
         if execution is not None:
             if execution.ended is Outcome.LOST:
                 self.log.add(LogEntryType.PROCESS_LOST, f"the execution's process was lost: {why}")
-            self._engines.send(Executed(execution.message.tag, execution.ended))
+            self._engines.send(Executed(execution.tag, execution.ended))
         if self.workers:
             self._hand_over()
         elif self._is_closed:
@@ -343,7 +379,9 @@ class _Engine:
 
     def _drop(self, execution: _Execution, outcome: Outcome) -> None:
         self._engines.release(execution)
-        self._engines.send(Executed(execution.message.tag, outcome))
+        self._engines.send(Executed(execution.tag, outcome))
 
     def _spawn(self) -> None:
-        self.workers.append(self._supervisor.spawn(ENGINE, self))
+        worker = self._supervisor.spawn(ENGINE, self)
+        worker.returned = partial(self.returned, worker)
+        self.workers.append(worker)

@@ -177,7 +177,7 @@ def run(control: socket.socket, config: Config, descriptors: dict[str, int]) -> 
 def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
     """Import what every worker needs."""
     gc.disable()  # until everything is imported: it stays
-    from potash_firmware.apu import worker
+    from potash_firmware.apu import worker_process
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
 
@@ -199,7 +199,7 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
     # copies.
     gc.freeze()
     gc.enable()
-    return partial(worker.run, config=config, descriptors=descriptors, engine=engine)
+    return partial(worker_process.run, config=config, descriptors=descriptors, engine=engine)
 
 
 def _load_queries() -> None:

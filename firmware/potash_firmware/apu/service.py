@@ -77,7 +77,7 @@ class Service:
                 self._subsystem.accelerators[item.id].row = counters.row(place)
         self._jobs = Jobs(config, self._subsystem.accelerators, supervisor, port.send, media)
         self._checks = Checks(supervisor, config.limits)
-        self._engines = Engines(config, supervisor, self._checks, port.send, time.time)
+        self._engines = Engines(config, supervisor, self._checks, port, time.time)
         self._context = Context(config, self._subsystem, self._jobs, buffers, self._engines.log_of)
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
@@ -155,13 +155,17 @@ class Service:
         self._port.flush()
         others = self._resetting
         for _ in range(REQUESTS_AT_ONCE):
+            data = self._port.receive_encoded()
+            if data is None:
+                break
+            is_plain = data[0] == messages.EXECUTE and self._port.is_plain
+            if is_plain and not self._resetting and self._engines.repeat(data):
+                continue
             try:
-                message = self._port.receive()
+                message = self._port.decode(data)
             except MailboxError as error:
                 log.warning("%s", error)
                 continue
-            if message is None:
-                break
             if isinstance(message, EXECUTIONS) and not self._resetting:
                 self._engines.handle(message)
             else:

@@ -22,7 +22,7 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.process import close_others, fork
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import Execute
+from potash_firmware.mailbox.messages import Execute, is_returned, tag_of, untagged
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,13 @@ class Worker:
         self.queries = False
         """It has what queries of tables need."""
         self.ran: Execute | None = None
-        """The last execution that it was given."""
+        """The last execution that it was given, or one that differs in its tag alone."""
+        self.like = b""
+        """The same, encoded, without its tag; empty if it has data."""
+        self.tag = b""
+        """The tag of the execution that it has, in bytes."""
+        self.returned: Callable[[bytes], None] | None = None
+        """Takes the answer of a program that has returned a value, without its being decoded."""
         self._socket = connection
         self._socket.setblocking(False)
 
@@ -105,16 +111,15 @@ class Worker:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: Execute, descriptors: Sequence[int]) -> None:
+    def send(self, data: bytes, descriptors: Sequence[int]) -> None:
         """Send an execution. Raises OSError."""
-        data = channel.encode(message)
         if descriptors:
             socket.send_fds(self._socket, [data], descriptors)
         else:
             self._socket.send(data)
 
-    def messages(self, limit: int) -> Iterator[channel.FromWorker]:
-        """The messages that have arrived, at most `limit`. Raises ChannelError."""
+    def datagrams(self, limit: int) -> Iterator[bytes]:
+        """The messages that have arrived, at most `limit`, which are not checked."""
         for _ in range(limit):
             try:
                 data = self._socket.recv(channel.MAX_MESSAGE)
@@ -126,7 +131,7 @@ class Worker:
                 self.silent = True
                 return
             if not self.ending:
-                yield channel.decode_from_worker(data)
+                yield data
 
     def close(self) -> None:
         self._socket.close()
@@ -277,10 +282,22 @@ class Supervisor:
         worker.named = named
         worker.ran = message
         worker.used = True
+        data = channel.encode(message)
+        worker.like = b"" if message.data_length else untagged(data)
+        self._send(worker, data, descriptors, seconds)
+
+    def repeat(self, worker: Worker, data: bytes, seconds: float) -> None:
+        """Give a worker an encoded execution that equals its last one but for the tag."""
+        self._send(worker, data, (), seconds)
+
+    def _send(
+        self, worker: Worker, data: bytes, descriptors: Sequence[int], seconds: float
+    ) -> None:
+        worker.tag = tag_of(data)
         worker.began = self._monotonic()
         worker.deadline = worker.began + seconds
         try:
-            worker.send(message, descriptors)
+            worker.send(data, descriptors)
         except OSError as error:
             # It has exited, or has left so much in its channel that no more can be sent.
             log.warning("an execution did not reach its worker: %s", error)
@@ -294,7 +311,7 @@ class Supervisor:
         """
         if worker.began is not None:
             worker.seconds += self._monotonic() - worker.began
-        worker.began, worker.deadline = None, math.inf
+        worker.began, worker.deadline, worker.tag = None, math.inf, b""
         if worker.retired or worker.seconds > self._config.limits.seconds:
             self.kill(worker)
 
@@ -371,8 +388,12 @@ class Supervisor:
     def _listen(self, worker: Worker, limit: int) -> bool:
         received = False
         try:
-            for message in worker.messages(limit):
+            for data in worker.datagrams(limit):
                 received = True
+                if worker.returned is not None and is_returned(data, worker.tag):
+                    worker.returned(data)
+                    continue
+                message = channel.decode_from_worker(data)
                 if isinstance(message, channel.Ready):
                     worker.ready = True
                     self._settled = self._settled or worker.queries == self._queries

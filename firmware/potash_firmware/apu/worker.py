@@ -25,23 +25,18 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.program import Context, Level
-from csd_spec.run_times import NOT_DECLARED
-from potash_device.trace import COMPUTE, record
+from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
 from potash_firmware.apu.channel import ExecuteJob, FromWorker, JobExecuted, Line, Ready
 from potash_firmware.apu.compile_service import CompileClient
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.process import confine_compiler, confine_worker
 from potash_firmware.apu.queries import BlockSource, MemorySource, Queries, request_in
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
-from potash_firmware.bpf.engine import base_of
-from potash_firmware.bpf.machine import Placed
-from potash_firmware.bpf.native import engine as native
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, MemoryRange, Outcome
+from potash_firmware.mailbox.messages import Execute, Executed, Outcome, returned, tag_of, untagged
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
 
 if TYPE_CHECKING:
@@ -68,43 +63,6 @@ FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError
 """The failures of programs; any other exception is an error of the firmware."""
 
 
-def run(
-    service: socket.socket,
-    kind: int,
-    compiler: CompileClient,
-    *,
-    config: Config,
-    descriptors: Mapping[str, int],
-    engine: bpf.Engine,
-) -> None:
-    """Confine this process, and run what comes through `service` until that is closed."""
-    if kind == channel.CHECKER:
-        confine_compiler(config.limits, [service.fileno()])
-        Checker(service, config).serve()
-        return
-    name = channel.process_name(kind)
-    config.log.apply(name)
-    log.debug("%s started", name)
-    if "trace" in descriptors:
-        record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
-    kept = {"trace"} if kind == channel.ENGINE else {f"arena{kind}", "counters", "trace"}
-    if config.processor is not None:
-        kept.add("counters")
-    keep = [fd for key, fd in descriptors.items() if key in kept]
-    confine_worker(
-        config.limits, config.vta_threads, [service.fileno(), *compiler.descriptors, *keep]
-    )
-    native.compile_elsewhere = compiler.program
-    counters = None
-    if "counters" in descriptors and "counters" in kept:
-        counters = Counters.adopt(descriptors["counters"], config.rows)
-    setup = Setup(service, config, engine, compiler, counters)
-    if kind == channel.ENGINE:
-        EngineWorker(setup).serve()
-    else:
-        JobWorker(setup, kind, descriptors[f"arena{kind}"]).serve()
-
-
 class Setup(NamedTuple):
     """The surroundings of a worker that runs programs, on `engine`."""
 
@@ -127,6 +85,11 @@ class Worker:
         self._counter: WorkCounter | None = None
         self._descriptors: dict[int, int] = {}
         """Descriptors of what the last execution named, by handle."""
+        self._last = b""
+        """The datagram of the last execution without its tag."""
+        self._again: Callable[[], int] | None = None
+        """Runs the last execution again, where nothing but that is to be done for another one like
+        it."""
 
     def serve(self) -> None:
         """Run one execution after another, until the other end is closed."""
@@ -140,11 +103,24 @@ class Worker:
                     return
                 if flags & socket.MSG_CTRUNC:  # it would use memory in place of other memory
                     raise OSError(errno.EMFILE, "descriptors of an execution did not arrive")
-                self._perform(channel.decode_execution(data), descriptors)
+                self._receive(data, descriptors)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the service has exited, or does not need this worker any more
 
+    def _receive(self, data: bytes, descriptors: Sequence[int]) -> None:
+        last, self._last = self._last, untagged(data)
+        if self._again is None or self._last != last or descriptors:
+            self._perform(channel.decode_execution(data), descriptors)
+            return
+        try:
+            answer = returned(tag_of(data), self._again())
+        except Exception as error:  # noqa: BLE001 - `_failed` reports it
+            answer = channel.encode(self._failed(channel.decode_execution(data), error))
+        self._service.send(answer, socket.MSG_NOSIGNAL)
+        self._clear()
+
     def _perform(self, message: Execute, descriptors: Sequence[int]) -> None:
+        self._again = None
         named, has = message.named, self._descriptors
         for handle in has.keys() - named:
             self._release(handle)
@@ -158,15 +134,10 @@ class Worker:
             self._choose_row(message)
             counter.begin()
         try:
-            data = _contents(others[0]) if message.data_length else b""
+            data = contents(others[0]) if message.data_length else b""
             answer = self._execute(message, data, others[1:] if message.data_length else others)
-        except Exception as error:
-            if not isinstance(error, FAILURES):
-                log.exception("an error of the firmware in an execution")
-                self._release(message.program)  # it may be half prepared
-            refused = isinstance(error, (bpf.ProgramError, ValueError))
-            self._report(error)
-            answer = Executed(message.tag, Outcome.REFUSED if refused else Outcome.FAULTED)
+        except Exception as error:  # noqa: BLE001 - `_failed` reports it
+            answer = self._failed(message, error)
         finally:
             for descriptor in others:
                 os.close(descriptor)
@@ -177,6 +148,16 @@ class Worker:
             answer = replace(answer, work=counter.work)
         self._send(answer)
         self._clear()
+
+    def _failed(self, message: Execute, error: Exception) -> Executed:
+        """Report why an execution has failed; the answer to it."""
+        self._again = None
+        if not isinstance(error, FAILURES):
+            log.error("an error of the firmware in an execution", exc_info=error)
+            self._release(message.program)  # it may be half prepared
+        refused = isinstance(error, (bpf.ProgramError, ValueError))
+        self._report(error)
+        return Executed(message.tag, Outcome.REFUSED if refused else Outcome.FAULTED)
 
     def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
         """Run a program. Raises one of `FAILURES`."""
@@ -225,14 +206,14 @@ class Checker(Worker):
 
     def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
         try:
-            image = _contents(self._descriptors[message.program])
+            image = contents(self._descriptors[message.program])
             program = bpf.load_program(image, frame_size=self._config.limits.frame_size)
         except MemoryError:
             raise bpf.ProgramError("it takes too much memory to check") from None
         return Executed(message.tag, Outcome.RETURNED, program.run_time.priority)
 
 
-class _ProgramWorker(Worker):
+class ProgramWorker(Worker):
     """A worker that runs programs; models and modelled work are counted in `row`."""
 
     def __init__(self, setup: Setup, row: Row | None) -> None:
@@ -278,7 +259,7 @@ class _ProgramWorker(Worker):
             return run(bpf.Engine.INTERPRETER)
 
 
-class JobWorker(_ProgramWorker):
+class JobWorker(ProgramWorker):
     """The worker of an accelerator, whose memory has the descriptor `arena`."""
 
     def __init__(self, setup: Setup, accelerator: int, arena: int) -> None:
@@ -317,7 +298,7 @@ class JobWorker(_ProgramWorker):
             if self._program is None:  # as after a query
                 self._queries.drop()
                 if self._descriptors[message.program] != CLOSED:
-                    self._image = _contents(self._descriptors[message.program])
+                    self._image = contents(self._descriptors[message.program])
                     self._close(message.program)
                 frame_size = self._accelerator.frame_size
                 self._program = bpf.load_program(self._image, frame_size=frame_size)
@@ -400,101 +381,6 @@ class JobWorker(_ProgramWorker):
         return length
 
 
-class EngineWorker(_ProgramWorker):
-    """A worker of a compute namespace; executions report their modelled time in the counters."""
-
-    largest = 4096
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup, None)
-        self._counters = setup.counters
-        self._space = reserve.Space()
-        self._base = base_of(setup.engine, self._space.address)
-        self._program = 0
-        self._placed: Placed | None = None
-        self._run_time = NOT_DECLARED
-        self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
-        """The program and the ranges that are in place."""
-
-    def _choose_row(self, message: Execute) -> None:
-        assert self._counter is not None
-        row = unshared_row()
-        if self._counters is not None and message.row:
-            row = self._counters.row(len(self._config.accelerators) - 1 + message.row)
-        self._counter.row = row
-
-    def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
-        with COMPUTE.span("worker.execution", namespace=message.nsid):
-            return Executed(message.tag, Outcome.RETURNED, self._run(message, data))
-
-    def _run(self, message: Execute, data: bytes) -> int:
-        if (message.program, message.ranges) != self._ready_for:
-            self._prepare(message)
-        if self._placed is not None:
-            if self._counter is not None:
-                self._counter.declare(self._run_time, sum(map(len, self._space.views)))
-            return self._run_placed(self._placed, message, data)
-        from potash_firmware.apu import device_programs  # NumPy takes its time to load
-
-        program, views = message.program, self._space.views
-        if self._counter is not None:
-            self._counter.moved(device_programs.bytes_moved(program, views, message.parameters))
-            self._counter.declare(device_programs.run_time(program), sum(map(len, views)))
-        return device_programs.run(
-            program, views, message.parameters, data, self._services.infer_vta, self._query
-        )
-
-    def _query(self, request: bytes | memoryview, file: memoryview, output: memoryview) -> int:
-        return self._queries.piece(request, MemorySource(file, self._counter), output)
-
-    def _prepare(self, message: Execute) -> None:
-        """Place the program that an execution names, and map its ranges."""
-        self._ready_for = None
-        self._queries.drop()
-        if self._placed is None or self._program != message.program:
-            self._drop_program()
-            if message.program >= FIRST_HANDLE:
-                image = _contents(self._descriptors[message.program])
-                frame_size = self._config.limits.frame_size
-                program = bpf.load_program(image, frame_size=frame_size)
-                self._placed = Placed(program, self._space, frame_size, self._base)
-                self._run_time = program.run_time
-        self._program = message.program
-        self._space.show(
-            [
-                reserve.Extent(self._descriptors[item.handle], item.offset, item.length)
-                for item in message.ranges
-            ]
-        )
-        self._prepared_for = None
-        self._ready_for = message.program, message.ranges
-
-    def _run_placed(self, placed: Placed, message: Execute, data: bytes) -> int:
-        def run(engine: bpf.Engine) -> bpf.Outcome:
-            if self._prepared_for is not engine:
-                self._prepared_for = None
-                limit = self._config.limits.instructions
-                placed.prepare(self._services, limit, engine, self._instructions)
-                self._prepared_for = engine
-            return placed.run(message.parameters, data)
-
-        return self._run_on_engine(run).return_value
-
-    def _drop_program(self) -> None:
-        self._ready_for, self._program, self._placed = None, 0, None
-        self._space.begin(0)
-
-    def _release(self, handle: int) -> None:
-        self._ready_for = None
-        self._space.hide()
-        if handle == self._program:
-            self._drop_program()
-
-    def _clear(self) -> None:
-        if self._placed is not None:
-            self._placed.clear()
-
-
-def _contents(descriptor: int) -> bytes:
+def contents(descriptor: int) -> bytes:
     """The contents of a memfd."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

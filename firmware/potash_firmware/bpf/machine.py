@@ -10,7 +10,8 @@ beginning of an instruction inside the program, every helper known. Properties t
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from csd_spec.descriptors import DescriptorError, decode_arguments, encode_arguments
 from csd_spec.program import CONTEXT_VERSION, Context, encode_context
@@ -108,8 +109,7 @@ NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The outcome of a run.
 
     `return_value` is r0, unsigned; `output_length` is the length that the program has set, None
@@ -186,15 +186,13 @@ class _Bound:
         self,
         ranges: Sequence[tuple[int, int]],
         arguments: Sequence[bytes],
-        argument_list: bytes,
-        parameters: tuple[int, int] = (0, 0),
+        context: bytes,
     ) -> Outcome:
         """Run the program from its entry to its exit. Raises Fault.
 
         The first two `ranges`, addresses and lengths, are its input and its output.
         """
         helpers, at = self._helpers, self._context_offset
-        context = encode_context(len(arguments), argument_list, CONTEXT_VERSION, parameters, ranges)
         self._memory[at : at + len(context)] = context
         (source, source_length), (target, target_length) = (*ranges, (0, 0), (0, 0))[:2]
         helpers.begin(arguments, target_length)
@@ -279,7 +277,8 @@ class Prepared:
         arguments = context.arguments
         self._fill()
         ranges = (self._input, input_length), (self._output, output_length)
-        return self._bound.run(ranges, arguments, context.argument_list)
+        encoded = _encode_context(arguments, context.argument_list, (0, 0), ranges)
+        return self._bound.run(ranges, arguments, encoded)
 
     def _fill(self) -> None:
         """Make the arena as the program finds it, except its input, output and context."""
@@ -310,6 +309,10 @@ class Placed:
         self._program = program
         self._space = space
         self._base = base
+        self._given: tuple[tuple[int, int], bytes] | None = None
+        """The parameters and the data of the last run, whose context is kept for the next one."""
+        self._arguments: tuple[bytes, ...] = ()
+        self._context = b""
         self._own = own = RangesLayout(
             0,
             0,
@@ -340,6 +343,7 @@ class Placed:
         layout = replace(own, input_size=sum(lengths[:1]), output_size=sum(lengths[1:]))
         self._data = space.memory[own.data_offset : own.data_offset + len(data)]
         self._data[:] = data  # compiled code is looked up by its pointers, too
+        self._given = None
         self._bound = _Bound(
             self._program,
             self._image.code,
@@ -357,20 +361,34 @@ class Placed:
         It finds the first range as its input and the second as its output; in its context, `data`
         as the list of arguments, or else the two parameters as four numbers. `clear` has to follow.
         """
-        argument_list = data
-        if data:
-            try:
-                arguments = decode_arguments(data)
-            except DescriptorError:
-                arguments = ()  # it is no list, and the program finds it in its context
-        else:
-            first, second = (parameter.to_bytes(8, "little") for parameter in parameters)
-            arguments = (first[:4], first[4:], second[:4], second[4:])
-            argument_list = encode_arguments(arguments)
+        if self._given != (parameters, data):
+            argument_list = data
+            if data:
+                try:
+                    self._arguments = decode_arguments(data)
+                except DescriptorError:
+                    self._arguments = ()  # it is no list, and the program finds it in its context
+            else:
+                first, second = (parameter.to_bytes(8, "little") for parameter in parameters)
+                self._arguments = (first[:4], first[4:], second[:4], second[4:])
+                argument_list = encode_arguments(self._arguments)
+            self._context = _encode_context(
+                self._arguments, argument_list, parameters, self._ranges
+            )
+            self._given = parameters, data
         if self._image.data:
             self._data[:] = self._image.data
-        return self._bound.run(self._ranges, arguments, argument_list, parameters)
+        return self._bound.run(self._ranges, self._arguments, self._context)
 
     def clear(self) -> None:
         """Release the pages of the program's own memory, so that the next run finds zeroes."""
         self._space.clear(0, self._own.rodata_offset)
+
+
+def _encode_context(
+    arguments: Sequence[bytes],
+    argument_list: bytes,
+    parameters: tuple[int, int],
+    ranges: Sequence[tuple[int, int]],
+) -> bytes:
+    return encode_context(len(arguments), argument_list, CONTEXT_VERSION, parameters, ranges)

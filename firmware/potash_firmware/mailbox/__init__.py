@@ -81,16 +81,21 @@ class _Port(Generic[Sent, Received]):
         Raises MailboxError for a message with a field out of range, and when the peer has left too
         many unread. Messages to a closed end are dropped.
         """
-        data = messages.encode(message)
+        descriptor = NO_DESCRIPTOR
+        if isinstance(message, WithDescriptor) and message.descriptor != NO_DESCRIPTOR:
+            descriptor = message.descriptor
+        self.send_encoded(messages.encode(message), descriptor)
+
+    def send_encoded(self, data: bytes, descriptor: int = NO_DESCRIPTOR) -> None:
+        """Send a message that is encoded already, otherwise as `send`."""
         if self.closed or self._deaf:
             return
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.send", _describe(message))
+            self.trace.sink("mailbox.send", _describe(messages.decode(data)))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
-        descriptor = NO_DESCRIPTOR
-        if isinstance(message, WithDescriptor) and message.descriptor != NO_DESCRIPTOR:
-            descriptor = os.dup(message.descriptor)
+        if descriptor != NO_DESCRIPTOR:
+            descriptor = os.dup(descriptor)
         self._unsent.append((data, descriptor))
         self.flush()
 
@@ -122,6 +127,11 @@ class _Port(Generic[Sent, Received]):
         Raises MailboxError for a datagram that is none of this end's messages. It is dropped, and
         the next call continues with the one after it.
         """
+        data = self.receive_encoded()
+        return None if data is None else self.decode(data)
+
+    def receive_encoded(self) -> bytes | None:
+        """The next datagram, which is not checked, or None as for `receive`."""
         if self.closed:
             return None
         try:
@@ -133,6 +143,10 @@ class _Port(Generic[Sent, Received]):
             self.closed = True
             self._drop_unsent()
             return None
+        return data
+
+    def decode(self, data: bytes) -> Received:
+        """The message in the datagram that was received last. Raises MailboxError."""
         message = self._message(data)
         if self.trace.sink is not None:
             self.trace.sink("mailbox.receive", _describe(message))
@@ -180,6 +194,11 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
         data, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_DATAGRAM + 1, 1)
         self._descriptor = descriptors[0] if descriptors else NO_DESCRIPTOR
         return data
+
+    @property
+    def is_plain(self) -> bool:
+        """The last datagram came without a descriptor, and is not traced."""
+        return self._descriptor == NO_DESCRIPTOR and self.trace.sink is None
 
     def _message(self, data: bytes) -> messages.ToApu:
         descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR

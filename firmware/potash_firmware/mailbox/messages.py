@@ -252,8 +252,8 @@ MAX_MEMORY_RANGES = 64
 
 NO_DESCRIPTOR = -1
 
-EXECUTED = 40
-"""The first byte of an `Executed`."""
+EXECUTE, EXECUTED = 39, 40
+"""The first bytes of an `Execute` and an `Executed`."""
 
 _Descriptor = Annotated[int, NOT_STORED]
 """A descriptor, which is sent along with the message."""
@@ -352,7 +352,7 @@ class CloseEngine:
     nsid: Annotated[U32, At(4)]
 
 
-@message(39)
+@message(EXECUTE)
 class Execute:
     """RPU to APU, with a descriptor of its data if there is any: run a program on memory ranges.
 
@@ -378,6 +378,21 @@ class Execute:
         return frozenset((*(item.handle for item in self.ranges), *program))
 
 
+def tag_of(data: bytes) -> bytes:
+    """The bytes of the tag of an encoded message that has one."""
+    return data[4:8]
+
+
+def nsid_of(data: bytes) -> int:
+    """The namespace of an encoded `Execute`."""
+    return int.from_bytes(data[8:12], "little")
+
+
+def untagged(data: bytes) -> bytes:
+    """An encoded message without its tag: two that are equal otherwise ask for the same."""
+    return data[:4] + data[8:]
+
+
 @message(EXECUTED)
 class Executed:
     """APU to RPU: how an execution ended, with the program's 64-bit `value`, and the `work` that it
@@ -391,6 +406,19 @@ class Executed:
     def validate(self) -> None:
         if self.value and self.outcome:
             raise ValueError(f"what ended with {self.outcome} has returned no value")
+
+
+_RETURNED = bytes((EXECUTED, Outcome.RETURNED, 0, 0))
+
+
+def returned(tag: bytes, value: int) -> bytes:
+    """An encoded `Executed`: a program has returned `value`. `tag` are the bytes of its tag."""
+    return _RETURNED + tag + value.to_bytes(8, "little")
+
+
+def is_returned(data: bytes, tag: bytes) -> bool:
+    """True if `data` is what `returned` gives for this tag and some value."""
+    return len(data) == 16 and data[:4] == _RETURNED and tag_of(data) == tag
 
 
 @message(41)
