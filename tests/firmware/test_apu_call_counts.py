@@ -1,4 +1,5 @@
-"""How many files and calls a job takes, from Start at the mailbox until the RPU is notified.
+"""How many files and calls a job takes, from Start at the mailbox until the RPU is notified, and
+how many an execution of a compute namespace that is like the last one.
 
 The service and the worker run in this process, the RPU is the test. `pytest -s` shows the counts,
 and `-vv` every function. A limit is what the flow takes now: lower it with the flow.
@@ -6,6 +7,7 @@ and `-vv` every function. A limit is what the flow takes now: lower it with the 
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Iterator
@@ -17,11 +19,24 @@ import pytest
 from csd_spec import fields
 from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode, Operation
 from potash_firmware.apu import channel
+from potash_firmware.apu.engine_worker import EngineWorker
 from potash_firmware.apu.service import Service
 from potash_firmware.apu.worker import Checker, JobWorker, Setup, Worker
 from potash_firmware.bpf import Engine
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.mailbox.messages import JobEnded, Reply, Request, ToRpu
+from potash_firmware.mailbox.messages import (
+    FIRST_HANDLE,
+    Execute,
+    Executed,
+    JobEnded,
+    OpenEngine,
+    Outcome,
+    Reply,
+    Request,
+    ShareProgram,
+    ToRpu,
+)
+from potash_firmware.mailbox.shared import seal
 from support.apu import CONFIG, program
 from support.bpf import exit_, mov
 from support.call_counts import counted
@@ -78,8 +93,10 @@ class InProcess:
         compiler: Any = None  # its own thread compiles what is not cached
         if kind == channel.CHECKER:
             return Checker(end, CONFIG)
-        arena = self.buffers.arenas[kind].fd
-        return JobWorker(Setup(end, CONFIG, Engine.NATIVE, compiler), kind, arena)
+        setup = Setup(end, CONFIG, Engine.NATIVE, compiler)
+        if kind == channel.ENGINE:
+            return EngineWorker(setup)
+        return JobWorker(setup, kind, self.buffers.arenas[kind].fd)
 
     def command(self, admin: bool, opcode: int, cdws: Any, data: bytes = b"") -> None:
         slot = self.buffers.slot(SLOT)
@@ -117,3 +134,20 @@ def test_a_job_of_a_program_that_has_run_before(
     if request.config.getoption("verbose") > 1:
         print(calls.listed())
     assert calls.files <= 22, calls.listed()
+
+
+def test_an_execution_like_the_last_one(apu: InProcess, request: pytest.FixtureRequest) -> None:
+    image = program(mov(0, 7), exit_)
+    descriptor = seal("program", image)
+    apu.rpu.send(OpenEngine(1))
+    apu.rpu.send(ShareProgram(FIRST_HANDLE, len(image), descriptor))
+    os.close(descriptor)
+    for tag in range(3):
+        apu.rpu.send(Execute(tag, 1, FIRST_HANDLE))
+        with counted() as calls:
+            apu.settle()
+        assert apu.received[-1] == Executed(tag, Outcome.RETURNED, 7)
+    print(f"\n{request.node.name}: {calls}")
+    if request.config.getoption("verbose") > 1:
+        print(calls.listed())
+    assert calls.total <= 101, calls.listed()

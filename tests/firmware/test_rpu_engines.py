@@ -1,6 +1,7 @@
 """Executions on their way from the RPU to an APU, which the test plays."""
 
 import os
+import struct
 from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import count
@@ -27,10 +28,16 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import seal
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.arbitration import PASS_TIME
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
+from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock
+from support.compute import EXECUTE
+from support.memory import COMPUTE, powered
+from support.nvme_host import PAGE, Host, Queue
 
 LENGTH = 8192
+SHADOW = 0x2E_0000
 
 
 @pytest.fixture
@@ -208,3 +215,88 @@ def test_an_apu_that_owes_an_execution_is_asked_whether_it_is_there(
     assert link.timers.timeout() is None
     link.engine.execute(3, 0)
     assert link.timers.timeout() is not None
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A drive whose doorbells are in memory, and a test in the place of its APU. Time passes while
+    the drive offers the processor to others."""
+    with powered() as host:
+
+        def pass_time() -> None:
+            host.now += PASS_TIME / 16
+
+        monkeypatch.setattr("os.sched_yield", pass_time)
+        host.connect_apu()
+        assert host.command(host.admin, 0x7C, prp1=SHADOW, prp2=SHADOW + PAGE).status == 0
+        yield host
+
+
+def store_tail(host: Host, queue: Queue) -> None:
+    struct.pack_into("<I", host.memory.view, SHADOW + 8 * queue.qid, queue.tail)
+
+
+def test_executions_are_answered_while_the_doorbells_are_polled(host: Host) -> None:
+    """Each answer is there when the polling begins, and the next command comes with it."""
+    apu, queue = host.apu, host.io[1]
+    assert apu is not None
+    for cid in range(1, 4):
+        host.place(queue, EXECUTE, cid, nsid=COMPUTE)
+        store_tail(host, queue)
+        host.service() if cid == 1 else host.rpu.spin()
+        (execution,) = [message for message in heard(apu) if isinstance(message, Execute)]
+        apu.send(Executed(execution.tag, Outcome.RETURNED, cid))
+    host.rpu.spin()
+    found = [(done.cid, done.dw0, done.status) for done in host.reap(queue, ring=False)]
+    assert found == [(1, 1, 0), (2, 2, 0), (3, 3, 0)]
+
+
+def test_the_polling_for_an_execution_ends_with_the_pass(host: Host) -> None:
+    host.place(host.io[1], EXECUTE, 1, nsid=COMPUTE)
+    store_tail(host, host.io[1])
+    host.service()
+    began = host.now
+    host.rpu.spin()
+    assert PASS_TIME <= host.now - began <= 2 * PASS_TIME
+
+
+def test_a_thousand_executions_are_in_flight(host: Host) -> None:
+    """All are accepted, a few at a time are given to the APU, some are aborted, all end once."""
+    apu, size, number = host.apu, 600, 1000
+    assert apu is not None
+    queues = [host.create_io_queue(qid, size, base=0x30_0000 + qid * 0x1_0000) for qid in (2, 3)]
+    for cid in range(number // 2):
+        for queue in queues:
+            host.place(queue, EXECUTE, cid, nsid=COMPUTE)
+    for queue in queues:
+        store_tail(host, queue)
+    while host.rpu.service():
+        pass
+    assert host.rpu.controller.outstanding.any_io
+    assert len(host.rpu.controller.outstanding) == number
+    aborted = {(queue.qid, cid) for queue in queues for cid in range(0, number // 2, 7)}
+    for turn, (qid, cid) in enumerate(sorted(aborted)):
+        host.place(host.admin, 0x08, turn, cdws=(cid << 16 | qid,))
+        host.ring(host.admin)
+        host.service()
+        assert {done.dw0 & 1 for done in host.reap(host.admin)} <= {0}
+    answers: dict[tuple[int, int], int] = {}
+    running: list[int] = []
+    while len(answers) < number:
+        for message in heard(apu):
+            if isinstance(message, Execute):
+                running.append(message.tag)
+            elif isinstance(message, Cancel):
+                running.remove(message.tag)
+                apu.send(Executed(message.tag, Outcome.CANCELLED))
+        assert len(running) <= RUN_LIMIT
+        if running:
+            apu.send(Executed(running.pop(), Outcome.RETURNED))
+        host.service()
+        for queue in queues:
+            for done in host.reap(queue, ring=False):
+                assert (queue.qid, done.cid) not in answers
+                answers[queue.qid, done.cid] = done.status
+            struct.pack_into("<I", host.memory.view, SHADOW + 8 * queue.qid + 4, queue.head)
+    assert {key for key, status in answers.items() if status == 0x007} == aborted
+    assert set(answers.values()) == {0, 0x007}

@@ -8,6 +8,7 @@ contents of datagrams.
 
 import dataclasses
 import os
+import select
 import socket
 from collections import deque
 from typing import Generic, Self, TypeVar, cast, get_args
@@ -181,6 +182,15 @@ class RpuPort(_Port[messages.ToApu, messages.ToRpu]):
     """The RPU's end: sends requests, receives replies."""
 
     KINDS = messages.kinds_of(*get_args(messages.ToRpu))
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end)
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+
+    def has_message(self) -> bool:
+        """True if `receive` has something to give, or the other end is closed."""
+        return not self.closed and bool(self._poll.poll(0))
 
 
 class ApuPort(_Port[messages.ToRpu, messages.ToApu]):

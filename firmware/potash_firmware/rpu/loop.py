@@ -189,23 +189,24 @@ class Rpu:
     def spin(self) -> None:
         """Poll the doorbells for a moment, and execute new commands for up to PASS_TIME.
 
-        Commands whose deadline comes meanwhile are completed; one that comes soon is waited for.
-        The device's loop calls this instead of sleeping when `timeout` is 0: one of its rounds
-        takes as long as a pass, so it would double the latency at queue depth 1. `sched_yield` lets
-        other processes, such as the guest's virtual processors, use this processor.
+        Commands whose deadline comes meanwhile are completed; one that comes soon is waited for,
+        and so are executions. The device's loop calls this instead of sleeping when `timeout` is 0:
+        one of its rounds takes as long as a pass, so it would double the latency at queue depth 1.
+        `sched_yield` lets other processes, such as the guest's virtual processors, run here.
         """
-        queues = self._board.queues
+        queues, engine = self._board.queues, self._apu.engine
         now = self._clock()
         until = now + PASS_TIME
-        spins = 0
+        spins, executing = 0, engine.executing
         try:
-            while (spins < SPINS or self._deadlines.near) and now < until:
+            while (spins < SPINS or executing or self._deadlines.near) and now < until:
                 if not queues.polled:
                     return
-                if self._deadlines.due or queues.has_changed():
-                    if not self._execute_at_once():
+                answered = executing and self._apu.has_message()
+                if answered or self._deadlines.due or queues.has_changed():
+                    if not self._execute_at_once(answered=answered):
                         return
-                    spins = 0
+                    spins, executing = 0, engine.executing
                     now = self._clock()
                 else:
                     spins += 1
@@ -215,12 +216,18 @@ class Rpu:
         except AccessFault:
             pass  # The next pass meets the same fault, and handles it.
 
-    def _execute_at_once(self) -> bool:
-        """Complete what is due, poll the queues and send interrupts only. Returns False if a whole
-        pass has to follow."""
+    def _execute_at_once(self, *, answered: bool) -> bool:
+        """Complete what is due or `answered`, poll the queues and send interrupts only. Returns
+        False if a whole pass has to follow."""
         if self._board.dma.remote:
             return False  # memory that is reached by messages: only a whole pass waits for them
         try:
+            if answered:
+                for message in self._apu.messages():
+                    self._handle_message(message)
+                while self._engine.ended:
+                    self._scheduler.ended(self._engine.ended.popleft())
+                self._scheduler.run()
             if self._deadlines.heap:
                 self._pass_time()
             self._poll_and_execute()

@@ -68,6 +68,10 @@ class Persistence:
     saving: bool = False
     """A record is being written."""
 
+    def __post_init__(self) -> None:
+        # Few of them count, and while commands are waited for, each pass asks.
+        self._counting = [part for part in self.parts if type(part).changes is not Part.changes]
+
     def power_on(self) -> None:
         """Read what was recorded, and count this power cycle. Raises ExtensionError where there is
         the state of an extension that is not loaded."""
@@ -150,7 +154,7 @@ class Persistence:
 
     def _activity(self) -> int:
         """Changes with everything that is worth a record."""
-        return sum(part.changes for part in self.parts)
+        return sum(part.changes for part in self._counting)
 
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""

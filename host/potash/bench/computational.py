@@ -32,7 +32,12 @@ class Load(NamedTuple):
     ranges: bool = False
 
 
-LOADS = (Load("execute-qd1", 1), Load("execute-ranges-qd1", 1, ranges=True), Load("execute-qd8", 8))
+LOADS = (
+    Load("execute-qd1", 1),
+    Load("execute-ranges-qd1", 1, ranges=True),
+    Load("execute-qd8", 8),
+    Load("execute-qd32", 32),
+)
 NAMES = tuple(load.name for load in LOADS)
 
 

@@ -125,6 +125,11 @@ class ApuEngine:
     # The APU comes, answers and goes.
 
     @property
+    def executing(self) -> bool:
+        """Executions have not been answered."""
+        return bool(self._executions)
+
+    @property
     def asked(self) -> bool:
         return bool(self._checks or self._executions)
 

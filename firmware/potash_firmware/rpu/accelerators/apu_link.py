@@ -331,6 +331,10 @@ class ApuLink(Part):
             log.error("the APU is given up: %s", error)
             self.port.close()
 
+    def has_message(self) -> bool:
+        """True if `messages` has something to give."""
+        return self.port is not None and self.port.has_message()
+
     def messages(self) -> Iterator[ToRpu]:
         """The APU's messages since the last call, but for answers, which go to who has asked."""
         while self.port is not None and not self.port.closed:

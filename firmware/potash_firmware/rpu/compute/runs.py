@@ -25,7 +25,7 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.compute.engine import Execution, ProgramEngine, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs
 from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
-from potash_firmware.rpu.scheduler import Scheduler, Signal, Wait, never
+from potash_firmware.rpu.scheduler import Signal, Wait, never
 from potash_firmware.rpu.transfer import Transfer, check_size
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -75,7 +75,6 @@ class Runs:
     nsid: int
     engine: ProgramEngine
     transfer: Transfer
-    scheduler: Scheduler
     job_time: JobTime | None = None
     """The time of executions, where that is modelled."""
     running: set[ExecuteCommand] = field(default_factory=set)
@@ -144,8 +143,12 @@ class Runs:
             row = self.job_time.row(run.timed)
         image = run.program.image
         run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data, row)
-        self.scheduler.start(self._follow(run, run.execution))
-        execution = yield Wait(run.execution, never, stop=partial(self.stop, run))
+        try:
+            execution = yield Wait(run.execution, never, stop=partial(self.stop, run))
+        except GeneratorExit:  # the command is gone, and the engine has yet to release its memory
+            run.execution.add_done_callback(lambda _: self.release(run))
+            raise
+        self.release(run)
         if self.job_time is not None and run.timed is not None:
             yield from self.job_time.until_end(run.timed)
         return self._outcome(run, execution)
@@ -191,12 +194,6 @@ class Runs:
             raise NvmeError(Status.INVALID_FIELD, detail="ranges or parameters make no sense")
         failure = _FAILURES[execution.outcome]
         raise NvmeError(failure.status, dnr=failure.dnr, detail=failure.detail)
-
-    def _follow(self, run: ExecuteCommand, execution: Future[Execution]) -> Steps:
-        """Let others run when the engine has released a run's memory, be its command gone."""
-        yield execution
-        self.release(run)
-        return None
 
     # Stopping.
 

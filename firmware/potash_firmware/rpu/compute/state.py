@@ -58,7 +58,7 @@ class Compute(Part):
         state = self._states.get(nsid)
         if state is None:
             self.engine.open(nsid)
-            runs = Runs(nsid, self.engine, self.transfer, self.scheduler, self.job_time)
+            runs = Runs(nsid, self.engine, self.transfer, self.job_time)
             programs = Programs(
                 nsid, self.settings, self.engine, self.scheduler, runs.uses, self._has_room
             )
