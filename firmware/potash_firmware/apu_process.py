@@ -1,13 +1,17 @@
 """The APU's process, which the device starts, ends, and restarts when it dies."""
 
+import itertools
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Self
+from typing import IO, NamedTuple, Self
 
-from potash_firmware.apu.config import Config, format_descriptors
+from potash_firmware.apu.config import DESCRIPTORS_AT_ONCE, Config, format_descriptors
+from potash_firmware.apu.process import Forked, fork
 
 RESTART_DELAY = 0.05
 LONGEST_RESTART_DELAY = 5.0
@@ -33,13 +37,50 @@ def environment() -> dict[str, str]:
     }
 
 
+def in_memory(variables: Mapping[str, str]) -> IO[str]:
+    """A file in memory with environment variables, for another process: an object in JSON."""
+    file = os.fdopen(os.memfd_create("environment"), "w+", encoding="utf-8")
+    json.dump(dict(variables), file)
+    file.seek(0)
+    return file
+
+
+class _Prepared(NamedTuple):
+    """A forked APU that waits for its descriptors."""
+
+    process: Forked
+    connection: socket.socket
+
+
+_prepared: _Prepared | None = None
+
+
+def prepare() -> None:
+    """Fork the process that becomes the first APU.
+
+    It shares this one's memory. So this is only for a process that has not read anything of its
+    user yet. Raises OSError.
+    """
+    global _prepared
+    from potash_firmware.apu.main import run_forked  # which a device alone does not import
+
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def run() -> None:
+        ours.close()
+        run_forked(its)
+
+    with its:
+        _prepared = _Prepared(Forked(fork(run)), ours)
+
+
 class ApuProcess:
     """The APU's process while there is one; a context manager that leaves none behind."""
 
     def __init__(self, config: Config, descriptors: Mapping[str, int]) -> None:
         self._config = config
         self._descriptors = dict(descriptors)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._may_start_at = 0.0
         self._delay = RESTART_DELAY
         self._started_at = 0.0
@@ -70,17 +111,8 @@ class ApuProcess:
         self._started_at = time.monotonic()
         shared = self._config.share()
         named = {"mailbox": mailbox, "config": shared, **self._descriptors}
-        command = [sys.executable, "-P", "-m", "potash_firmware.apu"]
-        command += ["--parent", str(os.getpid()), "--fds", format_descriptors(named)]
         try:
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=tuple(named.values()),
-                stdin=subprocess.DEVNULL,
-                env=environment(),
-                # A key at the terminal is for the device, which ends this process.
-                process_group=0,
-            )
+            self._process = _started_before(named) or _executed(named)
         finally:
             os.close(shared)
         self.starts += 1
@@ -113,3 +145,31 @@ class ApuProcess:
             self._delay = RESTART_DELAY
         self._may_start_at = now + self._delay
         self._delay = min(2 * self._delay, LONGEST_RESTART_DELAY)
+
+
+def _executed(named: Mapping[str, int]) -> subprocess.Popen[bytes]:
+    """An APU as a new process with these descriptors. Raises OSError."""
+    command = [sys.executable, "-P", "-m", "potash_firmware.apu"]
+    command += ["--parent", str(os.getpid()), "--fds", format_descriptors(named)]
+    return subprocess.Popen(
+        command,
+        pass_fds=tuple(named.values()),
+        stdin=subprocess.DEVNULL,
+        env=environment(),
+        # A key at the terminal is for the device, which ends this process.
+        process_group=0,
+    )
+
+
+def _started_before(named: Mapping[str, int]) -> Forked | None:
+    """The APU that `prepare` has forked, with these descriptors; None if there is none left."""
+    global _prepared
+    if _prepared is None:
+        return None
+    process, connection = _prepared
+    _prepared = None
+    with connection, in_memory(environment()) as variables:
+        every = iter([*named.items(), ("environment", variables.fileno())])
+        while batch := dict(itertools.islice(every, DESCRIPTORS_AT_ONCE)):
+            socket.send_fds(connection, [" ".join(batch).encode()], [*batch.values()])
+    return process

@@ -1,17 +1,26 @@
 """Devices in processes of their own, each with a configuration, which is in a file."""
 
 import contextlib
+import json
+import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from potash import configuration
 from potash.configuration import Configuration
 from potash.sections import MODELLED
-from potash.vm.drive import starting_device
+from potash.vm.drive import device_process, end, require_listening
+from potash.vm.parent_death import dies_with_parent
+from potash_firmware.apu_process import environment, in_memory
+
+FORKING = "potash.cli.device.drives"
+"""The module of the process from which all devices of a guest are forked."""
+STDERR = 2
 
 
 class Served(NamedTuple):
@@ -43,16 +52,24 @@ def serving(
     Raises:
         PotashError: it does not start; the text is the reason.
     """
-    with _starting(config, guest=guest, verbose=verbose) as (served, wait):
-        wait()
-        yield served
+    with (
+        _written(config, guest=guest) as drive,
+        device_process(drive.socket, "--config", str(drive.file), verbose=verbose) as process,
+    ):
+        yield Served(drive.socket, drive.monitor, process)
+
+
+class _Written(NamedTuple):
+    """The files of a device: its socket, its monitor if it stops a guest, its configuration."""
+
+    socket: Path
+    monitor: Path | None
+    file: Path
 
 
 @contextlib.contextmanager
-def _starting(
-    config: Configuration, *, guest: bool, verbose: bool
-) -> Iterator[tuple[Served, Callable[[], None]]]:
-    """The same, without waiting for the device to listen; yields a function that does."""
+def _written(config: Configuration, *, guest: bool) -> Iterator[_Written]:
+    """A configuration in a file, with a socket and, for a guest, a monitor."""
     # The directory is this user's alone, and so are the socket and the configuration.
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket, file = Path(folder, "drive"), Path(folder, "potash.toml")
@@ -60,22 +77,54 @@ def _starting(
         device = replace(config.device, socket=socket)
         config = replace(config, device=device, time=replace(config.time, monitor=monitor))
         file.write_text(configuration.write(config), encoding="utf-8")
-        with starting_device(socket, "--config", str(file), verbose=verbose) as (process, wait):
-            yield Served(socket, monitor, process), wait
+        yield _Written(socket, monitor, file)
 
 
 @contextlib.contextmanager
 def serving_guest(
     drives: Sequence[Configuration], *, verbose: bool = False
 ) -> Iterator[tuple[list[Path], list[Path]]]:
-    """Serve all drives of a guest, as `serving` does; yields their sockets and monitors."""
+    """Serve all drives of a guest, in processes forked from one that has imported what they need;
+    yields their sockets and monitors. Raises what `serving` does."""
     with contextlib.ExitStack() as stack:
-        devices = [
-            stack.enter_context(_starting(drive, guest=True, verbose=verbose)) for drive in drives
-        ]
-        for _, wait in devices:  # all start at the same time
-            wait()
+        written = [stack.enter_context(_written(drive, guest=True)) for drive in drives]
+        modelled = any(drive.time.mode == MODELLED for drive in drives)
+        files = [drive.file for drive in written]
+        stack.enter_context(_forked(files, modelled=modelled, verbose=verbose))
         yield (
-            [served.socket for served, _ in devices],
-            [served.monitor for served, _ in devices if served.monitor],
+            [drive.socket for drive in written],
+            [drive.monitor for drive in written if drive.monitor],
         )
+
+
+@contextlib.contextmanager
+def _forked(files: Sequence[Path], *, modelled: bool, verbose: bool) -> Iterator[None]:
+    """Run a device for each configuration while the block lasts (`potash.cli.device.drives`)."""
+    with contextlib.ExitStack() as stack:
+        variables = stack.enter_context(in_memory(os.environ))
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in files]
+        outputs: list[IO[bytes]] = []
+        with contextlib.ExitStack() as ends:
+            drives = []
+            for file, log in zip(files, logs, strict=True):
+                reading, writing = os.pipe2(os.O_CLOEXEC)
+                outputs.append(stack.enter_context(open(reading, "rb")))
+                ends.callback(os.close, writing)
+                drives.append((str(file), writing, STDERR if verbose else log.fileno()))
+            process = subprocess.Popen(
+                dies_with_parent([sys.executable, "-P", "-m", FORKING]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=None if verbose else logs[0],
+                pass_fds=[variables.fileno(), *(fd for _, *fds in drives for fd in fds)],
+                env=environment(),
+                start_new_session=True,  # as for `device_process`
+            )
+        stack.callback(end, process)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            request = {"environment": variables.fileno(), "modelled": modelled, "drives": drives}
+            process.stdin.write(json.dumps(request).encode())
+        for output, log in zip(outputs, logs, strict=True):
+            require_listening(output, log, verbose=verbose)
+        yield

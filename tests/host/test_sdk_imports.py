@@ -64,7 +64,10 @@ def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
     assert not any(module.startswith(("potash.cli.device", "potash.vm")) for module in modules)
 
 
-@pytest.mark.parametrize("module", ["potash.cli.device.serve", "potash_firmware.apu.main"])
+@pytest.mark.parametrize(
+    "module",
+    ["potash.cli.device.serve", "potash.cli.device.drives", "potash_firmware.apu.main"],
+)
 def test_a_device_starts_without_what_only_its_workers_need(module: str) -> None:
     packages = {name.partition(".")[0] for name in imported(module)}
     assert not packages & {"ai_edge_litert", "cffi", "email", "llvmlite", "numba", "numpy"}

@@ -7,21 +7,21 @@ import json
 import os
 import signal
 import struct
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from potash import configuration, devices, options
+from potash.cli.device.drives import DEVICE
 from potash.configuration import Configuration
 from potash.devices import serving_guest
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support import processes
 from support.compute_programs import program
-from support.vm import processes_with
 
 TURNS = 10_000
 LOOP = program(
@@ -213,7 +213,9 @@ def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) ->
         a_translation_layer_counts_what_it_places(guest)
         jobs_take_their_modelled_time(guest)
         jobs_that_never_end_do_not_stop_it_for_ever(guest)
-        (device,) = processes_with(str(socket))
+        (device,) = (
+            pid for pid in processes.descendants(os.getpid()) if processes.name(pid) == DEVICE
+        )
         it_goes_on_when_the_device_is_killed_that_has_stopped_it(guest, device)
 
 
@@ -223,18 +225,16 @@ def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
     """Others have none, as they stop nobody."""
 
     @contextmanager
-    def played(
-        socket: Path, *words: str, verbose: bool
-    ) -> Iterator[tuple[subprocess.Popen[bytes] | None, Callable[[], None]]]:
+    def played(files: Sequence[Path], *, modelled: bool, verbose: bool) -> Iterator[None]:
+        assert modelled
         assert not verbose
-        found.append((configuration.read(Path(words[-1])), socket))
-        yield None, lambda: None
+        found.extend(map(configuration.read, files))
+        yield
 
-    found: list[tuple[Configuration, Path]] = []
-    monkeypatch.setattr(devices, "starting_device", played)
+    found: list[Configuration] = []
+    monkeypatch.setattr(devices, "_forked", played)
     plain, modelled = Configuration(), options.parse(["--time", "modelled"])
     with serving_guest([plain, modelled, modelled]) as (sockets, monitors):
-        assert [wanted.device.socket for wanted, _ in found] == sockets
-        assert [socket for _, socket in found] == sockets
-        assert [wanted.time.monitor for wanted, _ in found] == [None, *monitors]
+        assert [config.device.socket for config in found] == sockets
+        assert [config.time.monitor for config in found] == [None, *monitors]
         assert monitors == [socket.with_name("monitor") for socket in sockets[1:]]

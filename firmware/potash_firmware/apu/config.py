@@ -31,6 +31,11 @@ from potash_wire.records import (
 MOST = (1 << 16) - 1
 """The largest number of accelerators, or of namespaces."""
 
+DESCRIPTORS_AT_ONCE = 128
+"""The most descriptors of one message to a forked APU; Linux takes 253 (unix(7))."""
+MAX_NAMES = 1 << 14
+"""Bytes; more than their names."""
+
 _Seconds = Annotated[float, Stored("d")]
 
 

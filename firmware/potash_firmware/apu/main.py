@@ -6,13 +6,23 @@ namespace N and `arenaN` for the memory of accelerator N; and, where the device 
 """
 
 import argparse
+import json
 import logging
+import os
+import socket
 import sys
 from contextlib import ExitStack
 
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import fork_server
-from potash_firmware.apu.config import Config, ConfigError, parse_descriptors
+from potash_firmware.apu.config import (
+    DESCRIPTORS_AT_ONCE,
+    MAX_NAMES,
+    Config,
+    ConfigError,
+    format_descriptors,
+    parse_descriptors,
+)
 from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
 from potash_firmware.apu.supervisor import Supervisor
@@ -58,14 +68,43 @@ def run(descriptors: dict[str, int], config: Config) -> None:
 
 
 def main() -> int:
-    ignore_signals_to_group()
-    set_name(PROCESS)
-    be_undumpable()
+    _begin()
     parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
     arguments = parser.parse_args()
+    return _serve(arguments.fds)
+
+
+def run_forked(connection: socket.socket) -> None:
+    """Serve as a fork of a process that has imported this, once the device sends descriptors.
+
+    Each message names those that come with it; `environment` is a file with the variables. The
+    connection ends after the last one, or without one if the device does not start.
+    """
+    _begin()
+    descriptors: dict[str, int] = {}
+    with connection:
+        while True:
+            names, fds, _, _ = socket.recv_fds(connection, MAX_NAMES, DESCRIPTORS_AT_ONCE)
+            if not names:
+                break
+            descriptors |= zip(names.decode().split(), fds, strict=True)
+    if descriptors:
+        with open(descriptors.pop("environment"), encoding="utf-8") as file:
+            os.environ.update(json.load(file))
+        _serve(format_descriptors(descriptors))
+
+
+def _begin() -> None:
+    ignore_signals_to_group()
+    set_name(PROCESS)
+    be_undumpable()
+
+
+def _serve(named: str) -> int:
+    """Run with descriptors, NAME=FD,…; the exit code."""
     try:
-        descriptors = parse_descriptors(arguments.fds)
+        descriptors = parse_descriptors(named)
         config = Config.adopt(descriptors.get("config", NO_DESCRIPTOR))
         config.log.apply(PROCESS)
         run(descriptors, config)

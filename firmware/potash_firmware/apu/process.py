@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from potash_firmware import confinement
 from potash_firmware.confinement.kernel import prctl
@@ -86,6 +86,23 @@ def fork(run: Callable[[], None]) -> int:
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+class Forked(NamedTuple):
+    """A forked child of this process, with the methods of `subprocess.Popen` that are used."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Reap it if it has exited; its exit code then."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 CACHES = ("bpf", "models", "schedules", "vta")

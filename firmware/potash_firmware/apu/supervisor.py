@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
-from potash_firmware.apu.process import close_others, fork
+from potash_firmware.apu.process import Forked, close_others, fork
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import Execute, is_returned, tag_of, untagged
 
@@ -137,18 +137,6 @@ class Worker:
         self._socket.close()
 
 
-class _Forked(NamedTuple):
-    """A child of this process, like those of `subprocess`."""
-
-    pid: int
-
-    def send_signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self) -> None:
-        os.waitpid(self.pid, 0)
-
-
 class Supervisor:
     """Asks the fork server for workers, distributes what they send, and enforces their limits."""
 
@@ -161,7 +149,7 @@ class Supervisor:
         self._config = config
         self._descriptors = descriptors
         self._monotonic = monotonic
-        self._process: subprocess.Popen[bytes] | _Forked | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._control: socket.socket | None = None
         self._numbers = itertools.count(1)
         self._workers: dict[int, Worker] = {}
@@ -219,9 +207,9 @@ class Supervisor:
             run(its, self._config, self._descriptors)
 
         with its:
-            self._started(_Forked(fork(start)), mine)
+            self._started(Forked(fork(start)), mine)
 
-    def _started(self, process: subprocess.Popen[bytes] | _Forked, control: socket.socket) -> None:
+    def _started(self, process: subprocess.Popen[bytes] | Forked, control: socket.socket) -> None:
         self._process = process
         control.setblocking(False)
         self._control = control
@@ -373,7 +361,7 @@ class Supervisor:
             self._due.clear()
             if self._process is not None:
                 log.error("the fork server does not answer any more, and is ended")
-                self._process.send_signal(signal.SIGKILL)
+                self._process.kill()
         for worker in [worker for worker in self._workers.values() if worker.deadline <= now]:
             worker.deadline = math.inf
             worker.owner.expired(worker)
@@ -435,7 +423,7 @@ class Supervisor:
             self._control.close()
             self._control = None
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
             self._process = None
 
@@ -453,7 +441,7 @@ class Supervisor:
             # It has exited, or hangs and is killed: `reap` sees the closed connection.
             log.warning("a request does not reach the fork server: %s", error)
             if self._process is not None:
-                self._process.send_signal(signal.SIGKILL)
+                self._process.kill()
 
 
 def cause(code: int) -> str:

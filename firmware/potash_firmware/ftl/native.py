@@ -18,11 +18,12 @@ from potash_device.flash.profile import Profile, Rate
 from potash_device.vta.fast.compiling import intrinsic
 from potash_firmware.ftl.state import new_state
 
-_SMALLEST = Profile(
+SMALLEST = Profile(
     channels=1, dies=1, planes=1, blocks=8, pages=1, page_bytes=4096, program_pages=1,
     capacity=4096, read_ns=(1,), program_ns=(1,), erase_ns=1, bus=Rate(1, 1), link=Rate(1, 1),
 )  # fmt: skip
-STATE: Any = numba.typeof(new_state(_SMALLEST, [0]))  # type: ignore[no-untyped-call]
+"""A drive for which the same code is compiled as for any other."""
+STATE: Any = numba.typeof(new_state(SMALLEST, [0]))  # type: ignore[no-untyped-call]
 """The type of a state in compiled code, which is the same for all drives."""
 _INDEX: Any = ir.IntType(32)
 WORDS = 512

@@ -28,6 +28,12 @@ STORE = Store(
 )
 
 
+def is_compiled() -> bool:
+    """True if the code of `run` is in the cache, or if there is none."""
+    folder = compiling.cache_folder(STORE)
+    return folder is None or any(folder.rglob("page.run-*.nbc"))
+
+
 @partial(compiling.entry_of, STORE)
 def keep(s: DriveState, words: Any) -> None:
     """Have `run` find a state in an array of WORDS, for as long as the state's arrays exist."""

@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -49,19 +49,6 @@ def device_process(
     Raises:
         PotashError: it does not start; what it said is the reason.
     """
-    with starting_device(socket, *options, verbose=verbose) as (process, wait):
-        wait()
-        yield process
-
-
-@contextlib.contextmanager
-def starting_device(
-    socket: Path, *options: str, verbose: bool = False
-) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], None]]]:
-    """The same, without waiting for the device to listen.
-
-    Yields its process, and a function that waits for that and raises what `device_process` does.
-    """
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "potash.cli.main", "serve"]
         command += ["--socket", str(socket), "--json", *options]
@@ -73,31 +60,36 @@ def starting_device(
             # Ctrl-C at the terminal is for this process only, which ends the guest first.
             start_new_session=True,
         )
-
-        def wait() -> None:
-            if not _listens(process, said):
-                said.seek(0)
-                lines = said.read().decode(errors="replace").strip().splitlines()
-                silent = "its log says why" if verbose else "it said nothing"
-                reason = lines[-1].removeprefix("potash: ") if lines else silent
-                raise PotashError(f"the drive does not start: {reason}")
-
         try:
-            yield process, wait
+            assert process.stdout is not None
+            require_listening(process.stdout, said, verbose=verbose)
+            yield process
         finally:
-            _end(process)
+            end(process)
 
 
-def _listens(process: subprocess.Popen[bytes], said: IO[bytes]) -> bool:
-    """True once the device has reported that it listens; False if it ends, or does not within the
-    limit. Shows what it says of compiling meanwhile."""
-    assert process.stdout is not None
+def require_listening(output: IO[bytes], said: IO[bytes], *, verbose: bool) -> None:
+    """Wait until a device has reported in `output` that it listens.
+
+    Raises PotashError if it ends, or does not within the limit; what it `said` is the reason.
+    """
+    if not _listens(output, said):
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+        silent = "its log says why" if verbose else "it said nothing"
+        reason = lines[-1].removeprefix("potash: ") if lines else silent
+        raise PotashError(f"the drive does not start: {reason}")
+
+
+def _listens(output: IO[bytes], said: IO[bytes]) -> bool:
+    """True once the device has reported that it listens. Shows what it says of compiling
+    meanwhile."""
     waiting = select.poll()
-    waiting.register(process.stdout, select.POLLIN)
+    waiting.register(output, select.POLLIN)
     shown = 0
     for _ in range(int(START_LIMIT / LOOK)):
         if waiting.poll(LOOK * 1000):
-            return bool(process.stdout.readline())
+            return bool(output.readline())
         # The device writes at the end of the file, whose position it shares.
         lines = os.pread(said.fileno(), 1 << 16, 0).decode(errors="replace").splitlines()
         for line in lines[shown:]:
@@ -108,7 +100,8 @@ def _listens(process: subprocess.Popen[bytes], said: IO[bytes]) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End devices in good order, or else kill them."""
     with process:
         process.terminate()
         try:

@@ -21,12 +21,14 @@ from potash_device.flash.profile import PAGE, ProfileError
 from potash_device.flash.scaling import TooSmallError, ZoneShape, equipped, scaled
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
+from potash_firmware.apu.process import Forked, fork
 from potash_firmware.extension_registry import Extensions
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_firmware.rpu.timing import schedulers
 
 log = logging.getLogger(__name__)
 
+PREPARING = "preparing the model of the drive"
 GOES_ON = "the modelled drive goes on from %s"
 
 if TYPE_CHECKING:
@@ -98,14 +100,33 @@ def modelled(
             "drive of this size; make it smaller"
         ) from None
     try:
-        with ticking("preparing the model of the drive"):
-            drive.prepare()
+        _prepare(drive)
     except FtlError as error:
         raise PotashError(str(error)) from None
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
     return TimeSettings(drive, section.factor, cores, held, stepped, section.hold, saving)
+
+
+def preload() -> None:
+    """Import the model and load its compiled code, so that processes forked from this one share
+    both."""
+    from potash_firmware.ftl import custom, named, saving  # noqa: F401
+    from potash_firmware.ftl.drive import Drive
+    from potash_firmware.ftl.native import SMALLEST
+    from potash_firmware.ftl.page import is_compiled
+    from potash_firmware.rpu.timing import modelled  # noqa: F401
+
+    drive = Drive(SMALLEST)
+    if not is_compiled():  # in a process that then gives back what a compiler takes
+        Forked(fork(partial(_prepare, drive))).wait()
+    drive.prepare()
+
+
+def _prepare(drive: Ftl) -> None:
+    with ticking(PREPARING):
+        drive.prepare()
 
 
 def require_scheduler(section: TimeSection, settings: RpuSettings) -> None:
