@@ -83,7 +83,7 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     execution_ns: U64 = 0
     """Modelled time of the last of these executions."""
     folded: U64 = 0
-    """Pages of `relocated` that were relocated from the SLC cache."""
+    """Pages of `relocated` that were relocated from the SLC cache, or the SLC buffer of zones."""
     refreshed: U64 = 0
     """Pages of `relocated` whose data had become old, or had been read often."""
     retries: U64 = 0
@@ -101,6 +101,8 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     read_misses: U64 = 0
     copied: U64 = 0
     """Pages of `relocated` that did not leave their dies (copy back)."""
+    slc_programs: U64 = 0
+    """Programs of units in SLC mode, of `programs`."""
 
     @property
     def write_amplification(self) -> float:

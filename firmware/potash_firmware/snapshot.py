@@ -237,10 +237,11 @@ class StopsByCause(TypedDict):
 
 
 class SlcCache(TypedDict):
-    """The SLC cache of the flash."""
+    """The SLC cache of the flash, and the SLC buffer of zones."""
 
     superblocks: Annotated[Count, "Number of superblocks that are in SLC mode."]
-    folded: Annotated[Count, "Pages of 4 KiB relocated from the cache."]
+    folded: Annotated[Count, "Pages of 4 KiB relocated from the cache and the buffer."]
+    programs: Annotated[Count, "Programs of units in SLC mode."]
 
 
 class BitErrors(TypedDict):
@@ -266,7 +267,7 @@ class ModelledTime(TypedDict):
     busy: Annotated[Busy, "Busy time by resource."]
     wear: Annotated[FlashWear, "Wear of the flash."]
     stops: Annotated[StopsByCause, "Stops of the guest by cause."]
-    slc: Annotated[SlcCache, "The SLC cache of the flash."]
+    slc: Annotated[SlcCache, "The SLC cache of the flash, and the SLC buffer of zones."]
     errors: Annotated[BitErrors, "Bit errors of the flash."]
     read_cache: Annotated[CacheAccesses, "The read cache."]
     copied_back: Annotated[Count, "Pages of 4 KiB relocated within their dies (copy back)."]

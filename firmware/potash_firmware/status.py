@@ -226,7 +226,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
             jobs=_stops(None if holding is None else holding.jobs),
             commands=_stops(None if holding is None else holding.commands),
         ),
-        slc=reported.SlcCache(superblocks=log.slc, folded=log.folded),
+        slc=reported.SlcCache(superblocks=log.slc, folded=log.folded, programs=log.slc_programs),
         errors=reported.BitErrors(
             retries=log.retries,
             uncorrectable=log.uncorrectable,

@@ -399,6 +399,9 @@ class TimeSection:
         "profile).", guest=True)
     zone_width: int = key(kinds.count(0, MOST_DIES), 0, "--zone-width",
         "Number of dies of the modelled drive that a zone is on; 0 for all dies.", guest=True)
+    zone_slc: int | None = key(kinds.SHARE, None, "--zone-slc",
+        "Part of the modelled flash that is an SLC buffer for small writes of zones (default: as "
+        "in the profile).", guest=True, page="time.md#zones")
     factor: int = key(kinds.count(1, MOST_FACTOR), 1, "--time-factor",
         "Multiply all modelled times, for machines that are too slow for the drive.", guest=True)
     clock: str = key(kinds.choice(CLOCKS), "host", "--clock",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from potash.sections import TimeSection
 from potash_device.flash.profile import PAGE
 from potash_device.flash.scaling import ZoneShape
 from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
 from potash_device.trace import Trace
 from potash_firmware.ftl.interface import Held
 from potash_firmware.rpu.settings import RpuSettings
@@ -19,14 +21,25 @@ from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 from support.modelled_time import flash_of, timing_of
 from support.modelled_time import modelled as modelled_drive
 from support.nvme_host import DATA, Host
-from support.zones import BLOCKS, CAPACITY, FINISH, READ, RESET, WRITE, ZEROES, powered, shape
+from support.zones import (
+    BLOCKS,
+    CAPACITY,
+    FINISH,
+    FLUSH,
+    READ,
+    RESET,
+    WRITE,
+    ZEROES,
+    powered,
+    shape,
+)
 
 ZONES = 8
 SECTION = TimeSection("modelled", "tlc", zone_width=4)
 
 
-def host_of(drive: Drive) -> Iterator[Host]:
-    settings = RpuSettings(time=modelled(SECTION, drive))
+def host_of(drive: Drive, section: TimeSection = SECTION) -> Iterator[Host]:
+    settings = RpuSettings(time=modelled(section, drive))
     with Host(settings=settings, drive=drive) as host:
         host.css = 6
         host.enable()
@@ -142,3 +155,40 @@ def test_zones_without_superblocks_are_like_other_blocks(caplog: pytest.LogCaptu
         assert took(host, WRITE, 0, 0) > 0
         took(host, 0x79, 0, 0, RESET)
         assert timing_of(host).drive.counters.erased == 0
+
+
+def test_small_writes_of_zones_gather_in_slc(tmp_path: Path) -> None:
+    """What was flushed is on flash, and in the SLC buffer or its zone after a power cycle, too."""
+    section, path = replace(SECTION, zone_slc=50), tmp_path / "drive"
+    with Drive.open(path, (shape(ZONES),)) as drive:
+        for host in host_of(drive, section):
+            for zone in range(ZONES):
+                took(host, WRITE, zone * BLOCKS, 0)
+            model = flash_of(timing_of(host))
+            profile, before = model.profile, timing_of(host).log()
+            assert before.slc_programs == ZONES // profile.unit_pages
+            assert took(host, FLUSH, 0) >= profile.slc_unit_ns
+            assert took(host, WRITE, 1, 1 << 30) >= profile.slc_unit_ns  # FUA
+            log = timing_of(host).log()
+            assert log.slc_programs == before.slc_programs + 2
+            assert (log.slc, log.folded, log.host) == (2, 0, ZONES + 1)  # of a unit each
+            places = model.state.places.copy()
+            keep(timing_of(host), drive)
+    with Drive.open(path) as drive:
+        for host in host_of(drive, section):
+            model = flash_of(timing_of(host))
+            assert (model.state.places == places).all()
+            took(host, 0x79, 0, 0, FINISH)
+            log = timing_of(host).log()
+            assert (log.slc, log.folded, log.relocated) == (1, 2, 2)
+            for zone in range(1, ZONES):
+                took(host, 0x79, zone * BLOCKS, 0, RESET)
+            assert (model.state.staged == -1).all()
+            log = timing_of(host).log()
+            assert (log.slc, log.folded) == (0, 2)
+
+
+def test_an_slc_buffer_without_zones_is_said_to_be_none(caplog: pytest.LogCaptureFixture) -> None:
+    with Drive.open(None, (NamespaceShape(64 << 20),)) as drive:
+        modelled(replace(SECTION, zone_slc=50), drive)
+    assert "zone_slc changes nothing: the drive has no zones" in caplog.text

@@ -9,16 +9,58 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
+from potash_device.flash.plain import Flash
 from potash_device.flash.profile import ENTRIES, PAGE, Profile
 from potash_firmware.ftl.base import HookError
 from potash_firmware.ftl.hooks import Block, Hint, Page
 from potash_firmware.ftl.plain import Frontier, PageMapped
 from potash_firmware.ftl.policies import Policies, Superblocks
+from potash_firmware.ftl.report import Wear
 from potash_firmware.ftl.requests import WORN, Op
+
+
+class SlcFlash(Flash):
+    """Flash of which some superblocks are in SLC mode: they take the times of another profile."""
+
+    def __init__(self, profile: Profile, order: list[int]) -> None:
+        super().__init__(profile, order)
+        self._native = profile
+        self._slc = replace(
+            profile,
+            read_ns=(profile.slc_read_ns,),
+            short_read_ns=(),
+            program_ns=(profile.slc_unit_ns,),
+            erase_ns=profile.slc_erasure_ns,
+        )
+        self.slc = set[int]()
+        self.slc_programs = 0
+
+    def _for(self, block: int) -> None:
+        self.profile = self._slc if block in self.slc else self._native
+        self._short_read_ns = self.profile.short_read_ns or self.profile.read_ns
+
+    def sense(self, place: int, pages: int, ready: int, host: bool) -> int:
+        self._for(place // self._native.superblock_pages)
+        return super().sense(place, pages, ready, host)
+
+    def program(self, block: int, unit: int, ready: int) -> int:
+        self._for(block)
+        self.slc_programs += block in self.slc
+        return super().program(block, unit, ready)
+
+    def erase(self, block: int, ready: int) -> int:
+        self._for(block)
+        self.slc.discard(block)
+        return super().erase(block, ready)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return super().counters | {"slc_programs": self.slc_programs}
 
 
 @dataclass
@@ -42,8 +84,14 @@ class Reference(PageMapped):
         self.policies = policies or Policies()
         self.frontiers = profile.frontiers
         super().__init__(profile)
-        zones = range(profile.frontiers, profile.frontiers + profile.superblocks)
-        self.open += [Frontier(number) for number in zones]
+        self.modes = SlcFlash(profile, self.order())
+        self._have(self.modes)
+        self.buffer = Frontier(profile.frontiers + profile.superblocks)
+        """The SLC buffer of zones."""
+        zones = range(profile.frontiers, self.buffer.number)
+        self.open += [*map(Frontier, zones), self.buffer]
+        self.staged: defaultdict[int, list[int]] = defaultdict(list)
+        """The pages of each zone in it."""
         self.units: defaultdict[int, list[int]] = defaultdict(list)
         """The times at which units of zones are programmed."""
         self.zone = [-1] * profile.superblocks
@@ -61,8 +109,15 @@ class Reference(PageMapped):
         self.cache: list[CachedPage] = []
         self.hand = 0
 
+    def _have(self, flash: Flash) -> None:
+        self.flash = flash
+
     def order(self) -> list[int]:
         return self.policies.dies(self.profile.channels, self.profile.dies)
+
+    @property
+    def wear(self) -> Wear:
+        return super().wear._replace(slc=len(self.modes.slc))
 
     @property
     def mapped(self) -> int:
@@ -77,13 +132,14 @@ class Reference(PageMapped):
         if op == Op.FINISH:
             return self._finish(ready, self.open[stream])
         if op == Op.WRITE and zoned:
-            return self._write_zone(ready, pages, stream)
+            return self._write_zone(ready, pages, stream, fua)
         return super().serve(ready, op, pages, stream, fua, hint)
 
     def format(self, ready: int) -> int:
         self.zone = [-1] * len(self.zone)
         self.cache, self.hand = [], 0
         self.units.clear()
+        self.staged.clear()
         end = super().format(ready)
         for frontier in self.open:
             frontier.clear()
@@ -113,9 +169,9 @@ class Reference(PageMapped):
 
     # Zones.
 
-    def _write_zone(self, ready: int, pages: range, zone: int) -> int:
+    def _write_zone(self, ready: int, pages: range, zone: int, fua: bool) -> int:
         """Without translation and padding; a page may come in parts, as blocks can be smaller."""
-        end = ready
+        end = latest = ready
         for page in pages:
             self.make_room(ready)
             if self.worn:
@@ -123,16 +179,115 @@ class Reference(PageMapped):
             if self.places[page] >= 0:
                 end = max(end, self.flash.send(self.flash.link_in, ready, 1))
                 continue
-            own = self.profile.zone_units
+            number = self._stage(zone, page, pages.stop - page, ready)
+            own = self.profile.zone_units and number == zone
             admitted = self._admit_zone(zone, ready) if own else self.admit(ready)
             arrived = self.flash.send(self.flash.link_in, admitted, 1)
-            programmed = self.place(zone, page, arrived, not own)
+            programmed = self.place(number, page, arrived, not own)
             if own and programmed:
                 self.units[zone].append(programmed)
                 self.written = max(self.written, programmed)
+            latest = max(latest, programmed)
             end = max(end, arrived, 0 if own or self.room else programmed)
             self.counts["host"] += 1
+        if fua and self.profile.zone_slc_superblocks and not self.profile.protected:
+            end = max(end, latest)
+            if self.staged[zone]:
+                end = max(end, self.pad(self.buffer, end))
         return end
+
+    # The SLC buffer of zones.
+
+    def _stage(self, zone: int, page: int, left: int, ready: int) -> int:
+        """The frontier of a page: the buffer's, where the rest of a write does not fill a unit."""
+        frontier, staged = self.open[zone], self.staged[zone]
+        if not self.profile.zone_slc_superblocks:
+            return zone
+        if frontier.block < 0:
+            self.open_superblock(frontier)
+        few = len(staged) + left < self.unit
+        if not frontier.filled % self.unit and few and self._has_room(ready):
+            staged.append(page)
+            return self.buffer.number
+        self._gather(zone, ready)
+        return zone
+
+    def program(self, frontier: Frontier) -> int:
+        done = super().program(frontier)
+        if frontier is self.buffer and frontier.filled == self.profile.slc_pages:
+            self.close(frontier)
+        return done
+
+    def _buffers(self) -> list[int]:
+        """The superblocks of the buffer."""
+        return [block for block, whose in enumerate(self.zone) if whose == self.buffer.number]
+
+    def _has_room(self, ready: int) -> bool:
+        """Copy what is valid in a superblock of which at least half is invalid, if all are full."""
+        blocks = self._buffers()
+        if self.buffer.block >= 0 or len(blocks) < self.profile.zone_slc_superblocks:
+            return True
+        least = min(blocks, key=lambda block: self.valid[block])
+        if 2 * self.valid[least] > self.profile.slc_pages:
+            return False
+        at = max(ready, self.admitted)
+        places = [place for place in self._places(least) if self.owners[place] >= 0]
+        self.buffered += len(places)
+        step = self.unit * self.profile.group_dies
+        while places:
+            # Whole rows, until there are enough for all dies.
+            rows = sorted({place // self.row for place in places})
+            batch: list[int] = []
+            for row in rows:
+                if len(batch) < step:
+                    batch += [place for place in places if place // self.row == row]
+            there = self._sensed(batch, at, by_row=True)
+            for place in batch:
+                self.place(self.buffer.number, self.owners[place], there, True)
+            places = places[len(batch) :]
+            self.counts["relocated"] += len(batch)
+        self._erase_zoned(least, at)
+        return True
+
+    def _places(self, block: int) -> range:
+        return range(block * self.size, (block + 1) * self.size)
+
+    def _sensed(self, places: list[int], ready: int, by_row: bool = False) -> int:
+        """The time at which pages are read that follow one another in rows."""
+        on_flash = [place for place in places if not self.flash.in_memory(place, ready)]
+        groups = [list(group) for _, group in groupby(on_flash, lambda place: place // self.row)]
+        ends = [self.flash.sense(group[-1], len(group), ready, False) for group in groups]
+        return max(ends, default=ready)
+
+    def _gather(self, zone: int, ready: int) -> int:
+        """Move pages from the buffer to the zone's own superblock."""
+        pages = self.staged.pop(zone, [])
+        places = [self.places[page] for page in pages]
+        there = self._sensed(places, ready)
+        own = bool(self.profile.zone_units)
+        self.buffered += 0 if own else len(pages)
+        for page, place in zip(pages, places, strict=True):
+            self.place(zone, page, there, not own)
+            self._free(place, ready)
+        self.counts["relocated"] += len(pages)
+        self.counts["folded"] += len(pages)
+        return there
+
+    def _free(self, place: int, ready: int) -> None:
+        block = place // self.size
+        if not self.valid[block] and block != self.buffer.block:
+            self._erase_zoned(block, ready)
+
+    def _erase_zoned(self, block: int, ready: int) -> None:
+        self.zone[block] = -1
+        self.erase(block, ready)
+
+    def flush(self, ready: int) -> int:
+        if self.profile.zone_slc_superblocks and not self.profile.protected:
+            end = super().flush(ready)
+            self.pad(self.buffer, ready)
+            return max(end, self.written)
+        return super().flush(ready)
 
     def _admit_zone(self, zone: int, ready: int) -> int:
         """The zone's own buffer: as many units as it holds may be filled and not programmed."""
@@ -142,6 +297,10 @@ class Reference(PageMapped):
     def _reset(self, ready: int, zone: int) -> int:
         frontier, end = self.open[zone], ready
         self.units[zone].clear()
+        for page in self.staged.pop(zone, []):
+            place = self.places[page]
+            self.invalidate(page)
+            self._free(place, ready)
         if self.room and not self.profile.zone_units:
             self.buffered -= frontier.filled % self.unit
         frontier.clear()
@@ -150,14 +309,14 @@ class Reference(PageMapped):
                 for page in self.owners[block * self.size : (block + 1) * self.size]:
                     if page >= 0:
                         self.invalidate(page)
-                self.zone[block] = -1
-                self.erase(block, ready)
+                self._erase_zoned(block, ready)
                 end = max(end, self.flash.erased[block])
         return end
 
     def _finish(self, ready: int, frontier: Frontier) -> int:
         """Program the rest of the superblock that a zone has open, without data."""
         end = ready
+        self._gather(frontier.number, ready)
         while frontier.block >= 0:
             partial = frontier.filled % self.unit
             if partial and not self.profile.zone_units:
@@ -184,13 +343,17 @@ class Reference(PageMapped):
             frontier.clear()
             frontier.block = block
             return
+        if frontier is self.buffer:
+            super().open_superblock(frontier)
+            self.zone[frontier.block] = frontier.number
+            self.modes.slc.add(frontier.block)
+            return
         groups, free = self.profile.groups, self.free
         group = (frontier.number - self.profile.frontiers) % groups
         self.free = {block for block in free if block % groups == group} or set(free)
         super().open_superblock(frontier)
         self.free = free - {frontier.block}
         self.zone[frontier.block] = frontier.number
-        return
 
     def close(self, frontier: Frontier) -> None:
         if frontier.block >= 0 and self.zone[frontier.block] >= 0:

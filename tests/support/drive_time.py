@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from potash_device.flash.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
+from potash_device.flash.scaling import equipped
 from potash_device.flash.state import NEVER, SLC
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import (
@@ -104,6 +106,10 @@ def profiles(draw: Any) -> Profile:
     values["buffer_bytes"] = draw(st.sampled_from([0, 1, 4])) * streams * shape.unit_pages * PAGE
     unit = shape.unit_pages * PAGE
     values["zone_buffer_bytes"] = draw(st.sampled_from([0, 1, 3])) * unit if zones else 0
+    if zones and values["buffer_bytes"] and program_pages > 1 and draw(st.booleans()):
+        share = draw(st.sampled_from([1, 100, 200]))
+        with suppress(ProfileError):  # blocks of few pages
+            return equipped(Profile(**values, slc_program_ns=9, slc_read_ns=2), zone_slc=share)
     try:
         return Profile(**values)
     except ProfileError:  # a superblock holds less than a page of translations takes
@@ -202,6 +208,8 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
     opened = state.open[state.open >= 0]
     filled = np.full(profile.superblocks, 0)
     full, slc = np.isin(state.status, FULL), state.flash.mode == SLC
+    cache, buffer = slc & (state.zone < 0), state.zone == profile.frontiers + profile.superblocks
+    staged = state.staged[np.arange(state.staged.shape[1]) < state.staged_count[:, None]]
     filled[full] = np.where(slc, profile.slc_pages, size)[full]
     filled[opened] = state.filled[state.open >= 0]
     # A superblock may be closed before all of its units are.
@@ -220,11 +228,17 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
         or by_status[IS_CLOSED] != state.registers[CLOSED]
         or by_status[IS_OPEN] != len(opened)
         or by_status[IS_CACHED] != state.registers[SLC_FULL]
-        or int(slc.sum()) != state.registers[SLC_USED]
-        or by_status[IS_CACHED] + int(slc[opened].sum()) != int(slc.sum())
-        or int(slc.sum()) > profile.slc_superblocks
+        or int(cache.sum()) != state.registers[SLC_USED]
+        or by_status[IS_CACHED] + int(cache[opened].sum()) != int(cache.sum())
+        or int(cache.sum()) > profile.slc_superblocks
+        or int((buffer & (state.flash.bad == 0)).sum()) > profile.zone_slc_superblocks
+        or bool((buffer != (slc & (state.zone >= 0))).any())
         or by_status[IS_ZONED]
         != int((state.zone >= 0).sum()) - int((state.zone[opened] >= 0).sum()),
+        "pages are in the SLC buffer of zones, or are not, that should not be": bool(
+            profile.zone_slc_superblocks
+        )
+        and sorted(state.owners[owned][buffer[owned // size]]) != sorted(staged),
         "data have no age": bool(((state.flash.born != NEVER) != (programmed > 0)).any()),
         "units are programmed that were never filled": bool(
             np.where(full, programmed > units, programmed != units).any()

@@ -63,6 +63,7 @@ def program(f: FlashState, block: Number, unit: Number, ready: Number, pages: Nu
     duration = f.program_ns[unit // dies % f.program_ns.size]
     if f.mode[block] == state.SLC:
         duration = settings[state.SLC_PROGRAM]
+        f.counters[state.SLC_PROGRAMS] += 1
     index = block * (settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]) + unit
     before = f.erased[block] if unit < dies else f.programmed[index - dies]
     done = occupy(f, die, max(there, before), duration)

@@ -35,6 +35,8 @@ MOST_PAGES = 1 << 28
 """Maximum number of 4 KiB pages: 1 TiB, for which the model takes about 3 GiB of memory."""
 
 
+MOST_SLC = 500
+"""Thousandths of the superblocks that can be in SLC mode."""
 RBER_PARAMETERS = 9
 """Numbers of `rber`."""
 MOST_RETRIES = 64
@@ -162,8 +164,11 @@ class Profile:
     """Superblocks that hold zones, if all zones are full."""
     zone_pages: Number = 0
     """Logical pages of zones."""
+    zone_slc: Annotated[int, Range(0, MOST_SLC)] = 0
+    """Thousandths of the superblocks that take small writes of zones, in SLC mode, if there are
+    zones; in TOML also "5%"."""
 
-    slc: Annotated[int, Range(0, 500)] = 0
+    slc: Annotated[int, Range(0, MOST_SLC)] = 0
     """Thousandths of the superblocks that are a cache for the host's writes, in SLC mode; in TOML
     also "5%"."""
     cell_bits: Annotated[int, Range(0, 8)] = 0
@@ -246,12 +251,7 @@ class Profile:
             )
         if 0 < self.read_cache < PAGE:
             raise ProfileError(f"read_cache is {self.read_cache}; a page takes {PAGE}")
-        if self.slc and self.slc_bits > 1 and self.slc_bits >= self.bits:
-            raise ProfileError(
-                f"slc_bits is {self.slc_bits}; it must be less than the {self.bits} bits of a cell"
-            )
-        if self.slc and (self.bits < 2 or not self.slc_pages):
-            raise ProfileError("slc needs cells of several bits, and blocks of enough pages")
+        self._require_slc()
         self._require_rates()
         if self.superblocks < self.least_superblocks:
             least = -(-self.least_superblocks // self.groups)
@@ -274,6 +274,23 @@ class Profile:
             raise ProfileError(
                 f"buffer_bytes is {self.buffer_bytes}; a program unit of each stream takes {least}"
             )
+
+    def _require_slc(self) -> None:
+        """Raises ProfileError unless there can be superblocks in SLC mode as described."""
+        if not (name := "slc" if self.slc else "zone_slc" if self.zone_slc else ""):
+            return
+        if self.slc_bits > 1 and self.slc_bits >= self.bits:
+            raise ProfileError(
+                f"slc_bits is {self.slc_bits}; it must be less than the {self.bits} bits of a cell"
+            )
+        if self.bits < 2 or not self.slc_pages:
+            raise ProfileError(f"{name} needs cells of several bits, and blocks of enough pages")
+        if self.zone_slc and not self.buffer_bytes:
+            raise ProfileError("zone_slc needs a write buffer, in which small writes gather")
+        if self.zone_slc and self.copy_back:
+            raise ProfileError("with copy_back there can be no zone_slc")
+        if self.slc + self.zone_slc > MOST_SLC:
+            raise ProfileError("slc and zone_slc are more than half of the flash together")
 
     def _require_rates(self) -> None:
         """Raises ProfileError unless there can be errors as described."""
@@ -364,6 +381,11 @@ class Profile:
         return -(-self.superblocks * self.slc // 1000)
 
     @property
+    def zone_slc_superblocks(self) -> int:
+        """Superblocks of the SLC buffer of zones at most; another one is kept for its reclaim."""
+        return -(-self.superblocks * self.zone_slc // 1000) if self.zone_superblocks else 0
+
+    @property
     def slc_unit_ns(self) -> int:
         """Time to program a unit in SLC mode, page after page."""
         return self.slc_program_ns * self.program_pages
@@ -409,8 +431,13 @@ class Profile:
         return reserve if self.background_invalid else max(reserve, self.background)
 
     @property
+    def other_superblocks(self) -> int:
+        """Superblocks of neither data, zones nor the spare: in SLC mode, open, or kept free."""
+        slc = self.slc_superblocks + self.zone_slc_superblocks + (self.zone_slc_superblocks > 0)
+        return slc + self.frontiers + (self.reserve + 1) * self.reclaim_groups
+
+    @property
     def least_superblocks(self) -> int:
         """Superblocks with which garbage collection always finds something to free."""
         data = -(-(self.mapped_pages - self.zone_pages) // self.superblock_pages)
-        kept = self.zone_superblocks + self.slc_superblocks + self.frontiers
-        return data + kept + (self.reserve + 1) * self.reclaim_groups
+        return data + self.zone_superblocks + self.other_superblocks

@@ -44,9 +44,10 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
         if rber not in MODELS:
             raise ProfileError(f"rber is {rber!r:.40}; it must be numbers or {', '.join(MODELS)}")
         values["rber"] = MODELS[rber]
+    for name in ("slc", "zone_slc"):
+        if isinstance(values.get(name), str):
+            values[name] = thousandths(values[name])
     slc, spare = values.get("slc"), values.pop(OVER_PROVISIONING, None)
-    if isinstance(slc, str):
-        slc = values["slc"] = thousandths(slc)
     if spare is not None:
         if not isinstance(slc, int | None):
             raise ProfileError(f"slc is {slc!r:.40}; it must be a percentage or a whole number")

@@ -37,18 +37,26 @@ class ZoneShape(NamedTuple):
         return self.zones * -(-self.capacity // (pages * PAGE))
 
 
-def equipped(profile: Profile, slc: int | None = None, spare: int | None = None) -> Profile:
-    """The drive with an SLC cache of so many thousandths, and with so many thousandths of its
-    capacity as spare flash, which the cache is no part of; None for what stays. Raises
-    ProfileError."""
-    if slc is spare is None:
+def equipped(
+    profile: Profile, slc: int | None = None, spare: int | None = None, zone_slc: int | None = None
+) -> Profile:
+    """The drive with an SLC cache, and an SLC buffer of zones, of so many thousandths, and with so
+    many thousandths of its capacity as spare flash, which these are no part of; None for what
+    stays. Raises ProfileError."""
+    if slc is spare is zone_slc is None:
         return profile
     size, superblocks = profile.superblock_pages, profile.superblocks - profile.slc_superblocks
+    superblocks -= profile.zone_slc_superblocks
     if spare is not None:
         superblocks = -(-profile.logical_pages * (1000 + spare) // (1000 * size))
     slc = profile.slc if slc is None else slc
-    superblocks = -(-superblocks * 1000 // max(1, 1000 - slc))
-    return replace(profile, slc=slc, blocks=_blocks(profile, superblocks))
+    zone_slc = profile.zone_slc if zone_slc is None else zone_slc
+    share = slc
+    if zone_slc and profile.zone_superblocks:
+        share += zone_slc
+        superblocks += 2  # one for reclaim, and one as both parts are rounded up
+    superblocks = -(-superblocks * 1000 // max(1, 1000 - share))
+    return replace(profile, slc=slc, zone_slc=zone_slc, blocks=_blocks(profile, superblocks))
 
 
 def _blocks(profile: Profile, superblocks: int) -> int:
@@ -67,11 +75,12 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     """
     if capacity == profile.capacity and not zones:
         return profile
-    slc, profile = profile.slc, equipped(profile, 0)
+    slc, zone_slc, profile = profile.slc, profile.zone_slc, equipped(profile, 0, zone_slc=0)
     needed = profile.frontiers + profile.kept_free
     spare = (profile.superblocks - needed) * profile.superblock_pages, profile.mapped_pages
     pages, dies = profile.pages, profile.group_dies
-    least = profile.program_pages * (profile.bits if slc else 1)
+    cells = profile.bits if slc or (zone_slc and zones) else 1
+    least = profile.program_pages * cells
     rows = dies * profile.row_pages
     zoned = sum(zone.zones * zone.size // PAGE for zone in zones)
     logical = max(-(-capacity // PAGE), zoned)
@@ -104,4 +113,5 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     # A host may delete its zones, and then write all pages, although zones need not have so many.
     without_zones = (-(-smaller.mapped_pages // size) + needed + 1) * bool(zones)
     superblocks = max(superblocks, smaller.least_superblocks, without_zones)
-    return equipped(replace(smaller, blocks=_blocks(smaller, superblocks)), slc)
+    smaller = replace(smaller, blocks=_blocks(smaller, superblocks))
+    return equipped(smaller, slc, zone_slc=zone_slc)

@@ -28,10 +28,10 @@ NEVER = np.iinfo(np.int64).max
 
 COUNTERS = (
     *("senses", "programs", "erased", "suspensions", "die_ns", "bus_ns", "link_ns"),
-    *("retries", "uncorrectable"),
+    *("retries", "uncorrectable", "slc_programs"),
 )
 (SENSES, PROGRAMS, ERASED, SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY) = range(7)
-RETRIES, UNCORRECTABLE = range(7, 9)
+RETRIES, UNCORRECTABLE, SLC_PROGRAMS = range(7, 10)
 
 
 class FlashState(NamedTuple):

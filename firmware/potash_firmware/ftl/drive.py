@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
-from potash_device.flash.state import NEVER, rest
+from potash_device.flash.state import NEVER, SLC, rest
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.native import WORDS
@@ -38,7 +38,6 @@ from potash_firmware.ftl.state import (
     LOADED,
     MOVED,
     QUEUED,
-    SLC_USED,
     STEP,
     TARGET,
     UNREADABLE,
@@ -111,7 +110,8 @@ class Drive:
         registers, erases = self.state.registers, int(self.state.flash.erases.sum())
         found = wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
         bad = int(self.state.flash.bad.sum())
-        return found._replace(slc=int(registers[SLC_USED]), grown_bad=bad)
+        slc = int((self.state.flash.mode == SLC).sum())
+        return found._replace(slc=slc, grown_bad=bad)
 
     @property
     def spread(self) -> Spread:
@@ -163,7 +163,8 @@ class Drive:
     def zone_streams(self) -> Collection[int]:
         """The streams of zones that have superblocks."""
         zones: NDArray[np.int64] = self.state.zone
-        return set(zones[zones >= 0].tolist())
+        first = self.profile.frontiers
+        return set(zones[zones >= 0].tolist()) & set(range(first, first + self.profile.superblocks))
 
     def filled(self, stream: int) -> int:
         """Pages in the superblock that a stream fills; 0 where it has none open."""

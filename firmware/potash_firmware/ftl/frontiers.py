@@ -30,7 +30,7 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
     """The least erased free one; for relocated pages the most erased.
 
     That of a zone is on the dies of its group, while there is such a one. That of a stream is in
-    SLC mode, while the cache has room.
+    SLC mode, while the cache has room, and that of the SLC buffer of zones always is.
     """
     r, settings, shape = s.registers, s.settings, s.flash.settings
     zone, chosen, best = frontier - settings[state.FRONTIERS], -1, False
@@ -40,7 +40,7 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
     for block in range(shape[flash.SUPERBLOCKS]):
         if s.status[block] != state.IS_FREE or block % groups != group:
             continue
-        better = zone >= 0 and (block - zone) % shape[flash.GROUPS] == 0
+        better = 0 <= zone < shape[flash.SUPERBLOCKS] and (block - zone) % shape[flash.GROUPS] == 0
         more = chosen < 0 or (better and not best)
         if not more and better == best:
             difference = s.flash.erases[block] - s.flash.erases[chosen]
@@ -49,6 +49,8 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
             chosen, best = block, better
     if zone >= 0:
         s.zone[chosen] = frontier
+    if zone == shape[flash.SUPERBLOCKS]:
+        s.flash.mode[chosen] = flash.SLC
     slc = r[state.SLC_USED] < settings[state.SLC_SUPERBLOCKS]
     if slc and frontier < settings[state.STREAMS]:
         s.flash.mode[chosen] = flash.SLC
@@ -65,7 +67,7 @@ def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
     """Program the last unit of those filled, which the host's data wait for in the write buffer, if
     `buffered`; when it is done."""
     r, settings, shape = s.registers, s.settings, s.flash.settings
-    pages = shape[flash.UNIT_PAGES]
+    pages, zone = shape[flash.UNIT_PAGES], frontier - settings[state.FRONTIERS]
     if frontier == settings[state.FRONTIERS] - 1:
         pages -= r[state.STAYED]
         r[state.STAYED] = 0
@@ -76,9 +78,9 @@ def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
         if not fails(s, block, unit) or not rewrite(s, frontier, done):
             break
     s.ready[frontier] = 0
-    if frontier < settings[state.STREAMS] or frontier >= settings[state.FRONTIERS]:
+    if frontier < settings[state.STREAMS] or zone >= 0:
         r[state.WRITTEN] = max(r[state.WRITTEN], done)
-        own = frontier >= settings[state.FRONTIERS] and settings[state.ZONE_UNITS]
+        own = settings[state.ZONE_UNITS] and 0 <= zone < shape[flash.SUPERBLOCKS]
         if settings[state.BUFFER] and buffered and not own:
             push(s, done)
     slc = s.flash.mode[block] == flash.SLC
@@ -152,7 +154,8 @@ def close(s: DriveState, frontier: Number) -> None:
 
 @outlined
 def pad(s: DriveState, stream: Number, ready: Number) -> Number:
-    """Program a stream's unit that is not full; when that is done, 0 if there is none."""
+    """Program the unit of a stream, or of the SLC buffer of zones, that is not full; when that is
+    done, 0 if there is none."""
     size = s.flash.settings[flash.UNIT_PAGES]
     padding = (size - s.filled[stream] % size) % size
     if s.open[stream] < 0 or not padding:
@@ -160,7 +163,8 @@ def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     s.filled[stream] += padding
     s.ready[stream] = max(s.ready[stream], ready)
     s.counters[state.PADDING] += padding
-    s.stream_counters[stream, state.PADDED] += padding
+    if stream < s.settings[state.STREAMS]:
+        s.stream_counters[stream, state.PADDED] += padding
     if s.settings[state.BUFFER]:
         s.registers[state.BUFFERED] += padding
     return program(s, stream, True)
@@ -179,7 +183,8 @@ def invalidate(s: DriveState, page: Number) -> None:
 @outlined
 def erase(s: DriveState, block: Number, ready: Number) -> None:
     r, settings = s.registers, s.settings
-    r[state.SLC_USED] -= s.flash.mode[block] == flash.SLC
+    r[state.SLC_USED] -= s.flash.mode[block] == flash.SLC and s.zone[block] < 0
+    s.zone[block] = -1
     array.erase(s.flash, block, ready)
     r[state.CLOSED] -= s.status[block] == state.IS_CLOSED
     r[state.SLC_FULL] -= s.status[block] == state.IS_CACHED

@@ -128,8 +128,8 @@ def _loaded(kind: str, name: str) -> Loaded:
 PAGE = "page"
 """The name of the compiled translation layer."""
 PAGE_KEYS = (
-    *("slc", "rber", "refresh_s", "reclaim_reads", "cycles_spread", "trim_page_ns", "read_cache"),
-    *("program_failures", "copy_back"),
+    *("slc", "zone_slc", "rber", "refresh_s", "reclaim_reads", "cycles_spread", "trim_page_ns"),
+    *("read_cache", "program_failures", "copy_back"),
 )
 """Keys of profiles for what no other translation layer does."""
 

@@ -17,9 +17,11 @@ from potash_device.vta.fast.compiling import Flag, Number, inlined, outlined
 from potash_firmware.ftl import native, reclaim, state
 from potash_firmware.ftl.buffer import admit, admit_zone, sift
 from potash_firmware.ftl.caches import found, keep_row, translate
-from potash_firmware.ftl.frontiers import close, erase, invalidate, pad, place, program
+from potash_firmware.ftl.frontiers import close, erase, invalidate, pad, place
+from potash_firmware.ftl.relocation import collect
 from potash_firmware.ftl.requests import WORN
 from potash_firmware.ftl.state import DriveState
+from potash_firmware.ftl.zones import buffer_of_zones, finish, reset, stage
 
 STORE = Store(
     "timing",
@@ -106,6 +108,8 @@ def serve(s: DriveState, request: Any) -> Flag:
         if not settings[state.PROTECTED]:
             for each in range(settings[state.STREAMS]):
                 pad(s, each, r[state.READY])
+            if settings[state.ZONE_SLC]:
+                pad(s, buffer_of_zones(s), r[state.READY])
             r[state.END] = max(r[state.END], r[state.WRITTEN])
         return True
     if op == state.FORMAT:
@@ -143,11 +147,14 @@ def serve(s: DriveState, request: Any) -> Flag:
             # The rest of a page whose first blocks were written before.
             r[state.END] = max(r[state.END], send(s.flash, 0, mapped, 1))
         elif op == state.WRITE:
-            own = zoned and settings[state.ZONE_UNITS]
+            frontier = stream
+            if zoned and settings[state.ZONE_SLC]:
+                frontier = stage(s, stream, page, count - r[state.STEP], ready)
+            own = zoned and settings[state.ZONE_UNITS] and frontier == stream
             mapped = admit_zone(s, stream, mapped) if own else admit(s, mapped)
             arrived = send(s.flash, 0, mapped, 1)
             r[state.END] = max(r[state.END], arrived)
-            r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, stream, page, arrived))
+            r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, frontier, page, arrived))
             s.counters[state.HOST] += 1
             if not zoned:
                 reclaim.count_written(s, stream, page)
@@ -159,47 +166,18 @@ def serve(s: DriveState, request: Any) -> Flag:
         read_row(s)
     elif op == state.WRITE and zoned:
         # What is left of a unit stays in the zone's buffer: padded, it could not be filled later.
-        if not settings[state.BUFFER] and not settings[state.ZONE_UNITS]:
+        if settings[state.ZONE_SLC] and request[5] and not settings[state.PROTECTED]:
+            r[state.END] = max(r[state.END], r[state.PROGRAMMED])
+            if s.staged_count[stream - settings[state.FRONTIERS]]:
+                padded = pad(s, buffer_of_zones(s), r[state.END])
+                r[state.END] = max(r[state.END], padded)
+        elif not settings[state.BUFFER] and not settings[state.ZONE_UNITS]:
             r[state.END] = max(r[state.END], r[state.PROGRAMMED])
     elif op == state.WRITE and (
         not settings[state.BUFFER] or (request[5] and not settings[state.PROTECTED])
     ):
         r[state.END] = max(r[state.END], r[state.PROGRAMMED], pad(s, stream, r[state.END]))
     return True
-
-
-@outlined
-def reset(s: DriveState, zone: Number, ready: Number) -> None:
-    """Erase the superblocks of a zone."""
-    r, size = s.registers, s.flash.settings[flash.SUPERBLOCK]
-    if s.settings[state.BUFFER] and not s.settings[state.ZONE_UNITS]:
-        r[state.BUFFERED] -= s.filled[zone] % s.flash.settings[flash.UNIT_PAGES]
-    s.open[zone] = s.before[zone] = -1
-    s.filled[zone] = s.ready[zone] = 0
-    for block in range(s.flash.settings[flash.SUPERBLOCKS]):
-        if s.zone[block] == zone:
-            for where in range(block * size, (block + 1) * size):
-                if s.owners[where] >= 0:
-                    s.places[s.owners[where]] = s.owners[where] = -1
-            s.valid[block] = 0
-            s.zone[block] = -1
-            erase(s, block, ready)
-            r[state.END] = max(r[state.END], s.flash.erased[block])
-
-
-@outlined
-def finish(s: DriveState, zone: Number, ready: Number) -> None:
-    """Program the rest of the superblock that a zone has open, without data."""
-    r, size = s.registers, s.flash.settings[flash.UNIT_PAGES]
-    while s.open[zone] >= 0:
-        padding = size - s.filled[zone] % size
-        partial = padding < size
-        s.filled[zone] += padding
-        s.ready[zone] = max(s.ready[zone], ready)
-        s.counters[state.PADDING] += padding
-        if s.settings[state.BUFFER] and partial and not s.settings[state.ZONE_UNITS]:
-            r[state.BUFFERED] += padding
-        r[state.END] = max(r[state.END], program(s, zone, partial))
 
 
 @outlined
@@ -212,7 +190,8 @@ def format_drive(s: DriveState) -> None:
             s.owners[first : first + s.flash.settings[flash.SUPERBLOCK]] = -1
             s.valid[block] = 0
             erase(s, block, r[state.READY])
-    s.zone[:] = s.open[:] = s.before[:] = -1
+    s.zone[:] = s.open[:] = s.before[:] = s.staged[:] = -1
+    s.staged_count[:] = 0
     s.filled[:] = 0
     s.ready[:] = 0
     s.cached[:] = s.cached_at[:] = s.read_cached[:] = s.read_cached_at[:] = -1
@@ -293,57 +272,6 @@ def make_room(s: DriveState, ready: Number, stream: Number) -> Flag:
         else:
             r[state.VICTIM] = -1
     return True
-
-
-@outlined
-def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
-    """Relocate at least `pages` of a superblock, or to its end, a unit of each die at once.
-
-    The register `which` has the superblock, and the next one where relocation is.
-    """
-    r, shape, at = s.registers, s.flash.settings, which + 1
-    size, base, moved = shape[flash.ROW_PAGES], r[which] * shape[flash.SUPERBLOCK], 0
-    copies = s.settings[state.COPY_BACK]
-    while moved < pages and r[at] < shape[flash.SUPERBLOCK]:
-        batch = min(pages, moved + shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
-        first, there, before = base + r[at], ready, moved
-        while moved < batch and r[at] < shape[flash.SUPERBLOCK]:
-            row, valid, away = base + r[at], 0, 0
-            for where in range(row, row + size):
-                if s.owners[where] >= 0:
-                    away += not copies or not reclaim.stays(s, where, moved - before + valid)
-                    valid += 1
-            if valid and not in_memory(s.flash, row, ready):
-                failed = s.flash.counters[flash.UNCORRECTABLE]
-                there = max(there, sense(s.flash, row, away, ready, False))
-                if s.flash.counters[flash.UNCORRECTABLE] > failed:
-                    valid -= lose(s, row)
-            moved += valid
-            r[at] += size
-        for where in range(first, base + r[at]):
-            if s.owners[where] >= 0:
-                if copies and not in_memory(s.flash, where, ready) and reclaim.stays(s, where, 0):
-                    r[state.STAYED] += 1
-                    s.counters[state.COPIED] += 1
-                place(s, reclaim.home(s, s.owners[where], r[which]), s.owners[where], there)
-    s.counters[state.RELOCATED] += moved
-    if r[at] == shape[flash.SUPERBLOCK]:
-        erase(s, r[which], ready)
-        r[which] = -1
-
-
-@outlined
-def lose(s: DriveState, row: Number) -> Number:
-    """The data of a row are lost, translation pages excepted; the number of its pages."""
-    lost = 0
-    for where in range(row, row + s.flash.settings[flash.ROW_PAGES]):
-        page = s.owners[where]
-        if 0 <= page < s.settings[state.LOGICAL]:
-            invalidate(s, page)
-            s.places[page] = state.LOST
-            lost += 1
-    s.counters[state.LOST_PAGES] += lost
-    return lost
 
 
 @outlined

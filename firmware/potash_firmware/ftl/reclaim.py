@@ -55,8 +55,11 @@ def count_written(s: DriveState, stream: Number, page: Number) -> None:
 
 @inlined
 def home(s: DriveState, page: Number, block: Number) -> Number:
-    """The frontier that takes a page which is relocated from a superblock; the page is counted."""
+    """The frontier that takes a page which is relocated from a superblock; the page is counted for
+    its stream, if it is of one."""
     settings, handle = s.settings, 0
+    if s.zone[block] >= 0:
+        return s.zone[block]
     if page < settings[state.LOGICAL]:
         if settings[state.STREAMS] > 1:
             handle = s.handles[page]

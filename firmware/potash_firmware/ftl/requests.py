@@ -91,7 +91,7 @@ class Counters(NamedTuple):
     uncorrectable: int = 0
     """Reads of rows whose errors were too many for all retries."""
     folded: int = 0
-    """Relocated from the SLC cache; counted in `relocated`, too."""
+    """Relocated from the SLC cache, or the SLC buffer of zones; counted in `relocated`, too."""
     refreshed: int = 0
     """Relocated as their data had become old, or had been read often; likewise."""
     lost: int = 0
@@ -101,6 +101,8 @@ class Counters(NamedTuple):
     read_misses: int = 0
     copied: int = 0
     """Relocated within their dies (copy back); counted in `relocated`, too."""
+    slc_programs: int = 0
+    """Programs of units in SLC mode; counted in `programs`, too."""
 
     def since(self, before: "Counters") -> "Counters":
         """The counts since an earlier time."""

@@ -32,8 +32,8 @@ from potash_firmware.ftl.policies import Policies, PolicyError
 log = logging.getLogger(__name__)
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
-LATER = ("zone", "mode", "born", "reads", "handles", "bad")
-"""Arrays that files of version 1.0 lack: they are those of an empty drive."""
+LATER = ("zone", "mode", "born", "reads", "handles", "bad", "staged")
+"""Arrays that files of earlier versions lack: they are those of an empty drive."""
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
 LARGEST_HELD = 1 << 24
@@ -258,7 +258,7 @@ def _check(drive: Drive) -> None:
         raise StateError("its superblocks contradict each other")
     if _contradictory_cache(drive):
         raise StateError("its SLC cache contradicts its superblocks")
-    if _contradictory_zones(drive):
+    if _contradictory_zones(drive) or _contradictory_buffer(drive):
         raise StateError("its zones contradict its superblocks")
     if _contradictory_streams(drive):
         raise StateError("its streams contradict its superblocks")
@@ -285,7 +285,7 @@ def _filled(drive: Drive) -> NDArray[np.int64]:
 def _contradictory_cache(drive: Drive) -> bool:
     """True unless superblocks in SLC mode are full, or open for streams, and as few as allowed."""
     profile, s = drive.profile, drive.state
-    slc, written = s.flash.mode == SLC, np.zeros(profile.superblocks, bool)
+    slc, written = (s.flash.mode == SLC) & (s.zone < 0), np.zeros(profile.superblocks, bool)
     written[s.open[: profile.streams][s.open[: profile.streams] >= 0]] = True
     return bool(
         not np.isin(s.flash.mode, (NATIVE, SLC)).all()
@@ -334,6 +334,29 @@ def _contradictory_zones(drive: Drive) -> bool:
     )
 
 
+def _contradictory_buffer(drive: Drive) -> bool:
+    """True unless superblocks of the SLC buffer of zones are in SLC mode, as few as allowed, and
+    hold only pages that zones lack for their next program units."""
+    profile, s = drive.profile, drive.state
+    first, staged = profile.frontiers, s.staged >= 0
+    buffer, zones = s.zone == first + profile.superblocks, slice(first, len(s.open) - 1)
+    other = ((s.flash.mode == SLC) != buffer)[s.zone >= 0].any()
+    if other or not profile.zone_slc_superblocks:
+        return bool(other)
+    counts, mapped = staged.sum(axis=1), np.flatnonzero(s.places >= 0)
+    inside = mapped[buffer[s.places[mapped] // profile.superblock_pages % profile.superblocks]]
+    pages = s.staged[staged]
+    return bool(
+        (buffer & (s.flash.bad == 0)).sum() > profile.zone_slc_superblocks
+        or (staged != (np.arange(profile.unit_pages) < counts[:, None])).any()
+        or (s.staged >= profile.logical_pages).any()
+        or (counts >= profile.unit_pages).any()
+        or ((s.open[zones] < 0) | (s.filled[zones] % profile.unit_pages > 0))[counts > 0].any()
+        or len(np.unique(pages)) != len(pages)
+        or not np.isin(inside, pages).all()
+    )
+
+
 def _complete(drive: Drive) -> None:
     profile, s, r = drive.profile, drive.state, drive.state.registers
     mapped = np.flatnonzero(s.places >= 0)
@@ -348,7 +371,8 @@ def _complete(drive: Drive) -> None:
     r[state.FREE] = len(free)
     s.free[:] = np.bincount(free % profile.reclaim_groups, minlength=profile.reclaim_groups)
     r[state.CLOSED] = (s.status == state.IS_CLOSED).sum()
-    r[state.SLC_USED] = (s.flash.mode == SLC).sum()
+    r[state.SLC_USED] = ((s.flash.mode == SLC) & (s.zone < 0)).sum()
+    s.staged_count[:] = (s.staged >= 0).sum(axis=1)
     r[state.SLC_FULL] = (s.status == state.IS_CACHED).sum()
     r[state.GOOD] = profile.superblocks - (s.status == state.IS_RETIRED).sum()
     r[state.FAILED] = (s.flash.bad.astype(bool) & (s.status != state.IS_RETIRED)).sum()
@@ -356,6 +380,6 @@ def _complete(drive: Drive) -> None:
     r[state.FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:
         partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)
-        own = len(partial) if profile.zone_units else profile.frontiers
-        partial[profile.streams : own] = 0
+        zones = profile.frontiers + profile.superblocks
+        partial[profile.streams : zones if profile.zone_units else profile.frontiers] = 0
         r[state.BUFFERED] = partial.sum()

@@ -15,7 +15,7 @@ SETTINGS = (
     *("streams", "reserve", "background", "background_pages", "background_invalid", "trim_page_ns"),
     *("slc_superblocks", "slc_idle_ns", "zone_units", "refresh_ns", "reclaim_senses"),
     *("isolated", "reclaim_groups", "relocations", "cached_pages", "read_cache_page_ns"),
-    "copy_back",
+    *("copy_back", "zone_slc_superblocks"),
 )
 """Properties of a profile that the page-mapped FTL uses, in the order of their array."""
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
@@ -24,7 +24,7 @@ SETTINGS = (
 (STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, TRIM_PAGE) = range(15, 21)
 (SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS, REFRESH, RECLAIM) = range(21, 26)
 (ISOLATED, RECLAIM_GROUPS, RELOCATIONS, READ_CACHE, READ_CACHE_PAGE) = range(26, 31)
-COPY_BACK = 31
+COPY_BACK, ZONE_SLC = 31, 32
 
 COUNTERS = (
     *("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded"),
@@ -36,28 +36,30 @@ REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES, COPIED = range(8, 13)
 WRITTEN_BY_HOST, MOVED_BY_DRIVE, PADDED = range(3)
 """Columns of the counters of streams."""
 
-REGISTERS = 33
+REGISTERS = 35
 (FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
 (CACHED, HAND, BEGUN, STEP, READY, END, PROGRAMMED) = range(10, 17)
 (GROUP, GROUP_LAST, GROUP_READY, ADMITTED) = range(17, 21)
 (SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE, TARGET) = range(21, 28)
-READ_CACHED, READ_HAND, FAILED, FAILING, STAYED = range(28, 33)
+READ_CACHED, READ_HAND, FAILED, FAILING, STAYED, ZONE_VICTIM, ZONE_CURSOR = range(28, 35)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
-superblocks in SLC mode, those of them that are full, the superblock that is folded or refreshed,
-and where that is; when a superblock may have to be refreshed; a page that the last request could
-not read, or -1; the reclaim group that is written to; pages in the read cache, and its hand;
-superblocks that have grown bad and are not retired yet; programs that are to fail next; pages of
-the unit of relocated ones that have stayed on their die."""
+superblocks of the SLC cache, those of them that are full, the superblock that is folded or
+refreshed, and where that is; when a superblock may have to be refreshed; a page that the last
+request could not read, or -1; the reclaim group that is written to; pages in the read cache, and
+its hand; superblocks that have grown bad and are not retired yet; programs that are to fail next;
+pages of the unit of relocated ones that have stayed on their die; the superblock of the SLC buffer
+of zones that is reclaimed, and where that is."""
 
 ENTRY, LOADED, DIRTY, USED = range(4)
 """Columns of a cache: the page, or -1; when it was loaded; whether it has to be written, and was
 used since the hand came by."""
 
 IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED, IS_ZONED, IS_CACHED = range(6)
-"""The states of superblocks; IS_ZONED is a full one of a zone, which is erased by a reset alone;
-IS_CACHED is a full one of the SLC cache, which is erased when it has been folded."""
+"""The states of superblocks; IS_ZONED is a full one of a zone, which is erased by a reset alone,
+or of the SLC buffer of zones; IS_CACHED is a full one of the SLC cache, which is erased when it has
+been folded."""
 LOST = -2
 FULL = (IS_CLOSED, IS_ZONED, IS_CACHED)
 READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE, RESET, FINISH = map(int, Op)
@@ -82,15 +84,18 @@ class DriveState(NamedTuple):
     closed_at: Any
     status: Any
     zone: Any
-    """The frontier of the zone that has a superblock, or -1."""
+    """The frontier of the zone, or of the SLC buffer of zones, that has a superblock, or -1."""
     open: Any
     """The open superblock of each frontier, or -1: of streams, of translation pages and of
-    relocations, and then of zones, as many as superblocks."""
+    relocations, then of zones, as many as superblocks, and of their SLC buffer, if there is one."""
     filled: Any
     """Pages of each open superblock."""
     before: Any
     """The superblock that each frontier filled before the open one; -1 for none."""
     ready: Any
+    staged: Any
+    """The pages of each zone that are in the SLC buffer of zones, in their order, then -1."""
+    staged_count: Any
     cores: Any
     programs: Any
     cached: Any
@@ -113,9 +118,11 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         return np.full(shape, value, kind)
 
     p = profile
-    frontiers = p.frontiers + p.superblocks
+    slc = p.zone_slc_superblocks > 0
+    frontiers = p.frontiers + p.superblocks + slc
     numbers = [int(getattr(p, name)) for name in SETTINGS]
     heap = p.buffer_bytes // PAGE // p.unit_pages + frontiers + 2 if p.buffer_bytes else 1
+    heap += p.superblock_pages // p.unit_pages * slc
     cache = min(max(1, p.mapping_cache // PAGE), p.translation_pages) if p.mapping_cache else 1
     registers = array(REGISTERS)
     registers[[FREE, GOOD]] = p.superblocks
@@ -135,6 +142,8 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         filled=array(frontiers),
         before=array(frontiers, value=-1),
         ready=array(frontiers),
+        staged=array(*(p.superblocks, p.unit_pages) if slc else (1, 1), value=-1, kind=np.int32),
+        staged_count=array(p.superblocks if slc else 1),
         cores=array(max(1, p.cores)),
         programs=array(heap),
         cached=array(cache, 4, value=-1),

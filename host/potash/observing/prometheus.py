@@ -70,7 +70,8 @@ METRICS = {
     "superblock_erases": "Quantiles of the superblocks' erase counts.",
     "grown_bad_superblocks": "Superblocks of which a program has failed.",
     "slc_superblocks": "Superblocks in SLC mode.",
-    "folded_pages_total": "Pages of 4 KiB relocated from the SLC cache.",
+    "slc_programs_total": "Programs of units in SLC mode.",
+    "folded_pages_total": "Pages of 4 KiB relocated from the SLC cache, or that of zones.",
     "flash_read_retries_total": "Retries of reads of the flash.",
     "flash_uncorrectable_reads_total": "Reads of the flash with too many errors.",
     "lost_pages_total": "Pages of 4 KiB that could not be read when they were relocated.",
@@ -190,6 +191,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
     yield Sample("available_spare", {}, wear["available_spare"])
     yield Sample("grown_bad_superblocks", {}, wear["grown_bad"])
     yield Sample("slc_superblocks", {}, given["slc"]["superblocks"])
+    yield Sample("slc_programs_total", {}, given["slc"]["programs"])
     yield Sample("copied_back_pages_total", {}, given["copied_back"])
     yield Sample("folded_pages_total", {}, given["slc"]["folded"])
     errors = given["errors"]

@@ -152,8 +152,11 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         + (f", {wear['grown_bad']} grown bad" if wear["grown_bad"] else "")
     )
     if any(found["slc"].values()):
-        superblocks, folded = found["slc"]["superblocks"], found["slc"]["folded"]
-        yield f"SLC cache: {superblocks} superblocks, {folded} pages folded"
+        slc = found["slc"]
+        yield (
+            f"SLC cache: {slc['superblocks']} superblocks, {slc.get('programs', 0)} programs, "
+            f"{slc['folded']} pages folded"
+        )
     if any(found["errors"].values()):
         yield "bit errors: " + ", ".join(f"{n} {what}" for what, n in found["errors"].items())
 

@@ -188,7 +188,7 @@ class ModelledTime:
             log.warning("the FTL knows no zones: to it, their blocks are like those of others")
             return found
         pages = sum(-(-size // PAGE) for size in sizes.values())
-        kept = profile.frontiers + profile.reserve + 1
+        kept = profile.other_superblocks
         for nsid, shape in zones.items():
             pages -= -(-sizes[nsid] // PAGE)
             kept += shape.superblocks(profile.superblock_pages)
@@ -257,7 +257,7 @@ class ModelledTime:
             if stale is not None:  # the state of the drive is older than the blocks
                 self._submit(Op.RESET, _WHOLE, at, stream=stale)
             stream = self._streams.give(nsid, zone)
-            return self._submit(op, pieces, at, stream=stream, hint=hint)
+            return self._submit(op, pieces, at, fua=fua, stream=stream, hint=hint)
         if op is Op.READ:
             return self._submit(op, pieces, at, stream=self._streams.first)
         return self._reset(nsid, range(zone, -(-(offset + length) // zones.size)), at)

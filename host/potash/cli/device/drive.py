@@ -265,6 +265,7 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
     counted = [
         f"{number} {what}"
         for key, what in (
+            ("slc_programs", "programs in SLC mode"),
             ("folded", "pages folded"),
             ("refreshed", "pages refreshed"),
             ("retries", "read retries"),

@@ -231,7 +231,9 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
             profile = replace(profile, streams=streams, blocks=blocks)
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
-        profile = equipped(profile, section.slc, section.over_provisioning)
+        profile = equipped(profile, section.slc, section.over_provisioning, section.zone_slc)
+        if section.zone_slc and not zones:
+            log.warning("zone_slc changes nothing: the drive has no zones")
         try:
             profile = scaled(profile, capacity, zones)
         except TooSmallError as error:
@@ -242,7 +244,7 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
             log.warning("%s, of which the model is now", error)
             profile = scaled(profile, error.least, zones)
         return named.ftl(section.ftl, profile, section.policies, extensions.ftls)
-    if section.slc is not None or section.over_provisioning is not None:
+    if (section.slc, section.over_provisioning, section.zone_slc) != (None, None, None):
         raise ProfileError("it has its own SLC cache and spare flash")
     path = Path(section.drive)
     drive = timing.restored_with_ftl(path, section.ftl, section.policies, extensions.ftls)
