@@ -159,9 +159,9 @@ def load(device: str, input: Path, nsid: int | None) -> None:
 @namespace_option
 @common.json_option(Pairs)
 def dump(device: str, output: Path, nsid: int | None) -> None:
-    """Write all keys with their values into a file, for "potash kv load".
+    """Write all keys with their values into a file.
 
-    OUTPUT is the file (- for standard output).
+    OUTPUT is the file (- for standard output), which "potash kv load" reads.
     """
     lines, total = [], 0
     with _values(device, nsid) as values:
