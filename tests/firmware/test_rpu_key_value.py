@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.media.shapes import NamespaceShape
+from potash_firmware.rpu.migration.saved import join, split
 from support.memory import (
     GET_FEATURES,
     MIB,
@@ -22,6 +23,7 @@ from support.memory import (
     nsids,
     powered,
 )
+from support.migration import load, moved, save
 from support.nvme_host import DATA, Cqe, Host
 
 FLUSH, STORE, RETRIEVE, LIST, DELETE, EXIST = 0, 1, 2, 6, 0x10, 0x14
@@ -349,3 +351,37 @@ def test_the_namespace_is_a_dictionary(
         assert keys(host) == sorted(model)
         used = sum(len(key) + len(value) for key, value in model.items())
         assert identify(host, 0x05, KV, 1)[16:24] == used.to_bytes(8, "little")
+
+
+def test_values_in_memory_move_with_the_state_of_the_drive(host: Host) -> None:
+    assert store(host, b"empty", b"") == store(host, b"k", b"value") == 0
+    with powered(None, *SHAPES) as target:
+        assert store(target, b"other", b"is gone") == 0
+        moved(host, target)
+        assert keys(target) == [b"empty", b"k"]
+        assert retrieve(target, b"k") == b"value"
+        assert identify(target, 0x05, KV, 1)[16:24] == (11).to_bytes(8, "little")
+
+
+def pair(key: bytes, value: bytes) -> bytes:
+    return struct.pack("<BI", len(key), len(value)) + key + value
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        b"\1",
+        pair(b"k", b"value")[:-1],
+        pair(b"", b""),
+        pair(b"b", b"") + pair(b"a", b""),
+        pair(b"a", b"") + pair(b"a", b""),
+        pair(bytes(17), b""),
+        pair(b"a", bytes(LONGEST + 1)),
+        b"".join(pair(b"%d" % number, bytes(LONGEST)) for number in range(4)),
+    ],
+)
+def test_a_state_with_impossible_values_is_refused(host: Host, section: bytes) -> None:
+    sections = {name: [content] for name, content in split(save(host)).items()}
+    assert sections["values2"] == [b""]
+    with powered(None, *SHAPES) as target, pytest.raises(OSError, match="value|key|sect|bytes"):
+        load(target, join({**sections, "values2": [section]}))

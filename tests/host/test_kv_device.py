@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from potash import sdk
 from potash.cli.app import run_app
 from potash.sdk import CommandFailed, DeviceGone, InvalidRequest
 from potash.sdk.kv_namespace import KeyValueNamespace
+from potash.sdk.vfio_user import VfioUserTransport
 from potash.vm.drive import device_process
 from support.docs import blocks, run_python, run_shell
 
@@ -247,3 +249,19 @@ def test_values_that_are_gone_or_others_are_refused(
     assert f"cannot use the values in {path}" in refused()
     assert run_app(["serve", "--socket", socket, "--kv-namespace", "1M:1M"]) == 2
     assert run_app(["serve", "--socket", socket, "--kv-namespace", "0"]) == 2
+
+
+def test_values_move_to_another_process(tmp_path: Path) -> None:
+    media, sockets = ("--media", str(tmp_path / "image")), (tmp_path / "a", tmp_path / "b")
+    with (
+        device_process(sockets[0], *media, "--size", "1M", "--kv-namespace", "1M"),
+        device_process(sockets[1], *media, "--incoming"),
+        sdk.open(f"vfio-user:{sockets[0]}") as device,
+    ):
+        values = device.kv_namespace()
+        values[b"before"] = b"value"
+        cast(VfioUserTransport, device.transport).move(str(sockets[1]))
+        assert dict(values) == {b"before": b"value"}
+        values[b"after"] = b"other"
+    with device_process(sockets[0], *media), sdk.open(f"vfio-user:{sockets[0]}") as device:
+        assert dict(device.kv_namespace()) == {b"before": b"value", b"after": b"other"}

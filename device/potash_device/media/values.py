@@ -7,7 +7,7 @@ once the log is flushed. Deleted values may remain in free pages of the file and
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -174,6 +174,20 @@ class ValueStore:
         query = "SELECT key FROM pairs WHERE key >= ? ORDER BY key LIMIT ?"
         with self._used() as connection:
             return [key for (key,) in connection.execute(query, (first, most))]
+
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """All keys and values, in ascending order of the keys."""
+        with self._used() as connection:
+            return connection.execute("SELECT key, value FROM pairs ORDER BY key").fetchall()
+
+    def replace(self, pairs: Iterable[tuple[bytes, memoryview]]) -> None:
+        """Have these keys and values, which have room, and no others."""
+        self.erase()
+        with self._change() as connection:
+            connection.executemany("INSERT INTO pairs VALUES (?, ?)", pairs)
+            query = "SELECT coalesce(sum(length(key) + length(value)), 0) FROM pairs"
+            (used,) = connection.execute(query).fetchone()
+            self._commit(used)
 
     def flush(self) -> None:
         """Have everything that was stored and deleted before on stable storage."""

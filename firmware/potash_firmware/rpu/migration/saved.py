@@ -1,13 +1,14 @@
 """The saved state of a drive, and how another process continues from it.
 
 Not in here is what media have: blocks, the sidecar and the flash, which are either handed over or
-copied; but media that are memory are in the state. Addresses are those of the guest.
+copied; but media and values that are memory are in the state. Addresses are those of the guest.
 
 A state is a header, and named sections of bytes; one of them is JSON.
 
     header      magic "PTSHMIGR", version, CRC-32 and length of all that follows
     section     length of its name, length of its bytes; the name; the bytes
     contents    address and length of a piece, and its bytes; what is in no piece is zero
+    values      lengths of a key and its value, key and value; ascending by keys
 
 Little endian. Whoever sends a state may send anything: what has another form is a ValueError.
 """
@@ -20,12 +21,14 @@ from functools import reduce
 from typing import Annotated, Any
 
 from nvme_spec.computational import MemoryRange
+from nvme_spec.key_value import LONGEST_KEY
 from nvme_spec.logs import ErrorLogEntry, FirmwareSlotLog, SmartLog
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import FLAGS_FUSE_MASK, SUBMISSION_ENTRY_SIZE, Fuse, SubmissionEntry
 from nvme_spec.zoned import MOST_CHANGED_ZONES
 from potash_device.board import Board, SavedBoard
 from potash_device.media.flash import Flash
+from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media, MemoryMedia
 from potash_device.saved import Number, decode, encode, exactly, fits
@@ -36,6 +39,7 @@ from potash_firmware.rpu.features.values import SavedFeatures
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.logs.health import SavedHealth
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.times import namespace_sizes
 from potash_wire.records import U8, U16, U32, U64, Range, Record, Stored
@@ -48,6 +52,7 @@ _MAGIC = b"PTSHMIGR"
 _HEADER = Record(tuple[Annotated[bytes, Stored("8s")], U32, U32, U64])
 _SECTION = Record(tuple[U16, U64])
 _PIECE = Record(tuple[U64, U64])
+_PAIR = Record(tuple[U8, U32])
 _LONGEST_PIECE = 1 << 20
 
 STATE_LIMIT = 64 << 20
@@ -167,6 +172,12 @@ def save(
         sections[TIME] = [state]
     for name, media in _memories(controller).items():
         sections[name] = pieces_of(media)
+    for name, namespace in _values(controller).items():
+        sections[name] = [
+            part
+            for key, value in namespace.media.pairs()
+            for part in (_PAIR.encode((len(key), len(value))), key, value)
+        ]
     return join(sections)
 
 
@@ -189,12 +200,14 @@ class Loadable:
             ("another identity", self.drive.identity, _identity(controller)),
             ("other namespaces", self.drive.namespaces, _namespaces(controller)),
             ("other accelerators", self._accelerators(controller), _accelerators(controller)),
-            ("other memories", set(sections), set(_memories(controller))),
+            ("other memories", set(sections), {*_memories(controller), *_values(controller)}),
         ):
             if theirs != ours:
                 raise ValueError(f"the state is of a drive with {what}")
         for name, media in _memories(controller).items():
             check_contents(sections[name], media.size)
+        for name, namespace in _values(controller).items():
+            check_pairs(sections[name], namespace.shape)
 
     def _accelerators(self, controller: Controller) -> tuple[tuple[int, int], ...]:
         """The accelerators of the state. An arena that holds nothing may have any size: it was
@@ -229,6 +242,8 @@ class Loadable:
         """Have memories hold what they did. Raises MediaError."""
         for name, media in _memories(controller).items():
             fill(media, self.contents[name])
+        for name, namespace in _values(controller).items():
+            namespace.media.replace(_pairs(self.contents[name]))
 
     def load(self, controller: Controller, lifecycle: Lifecycle, commands: Commands) -> None:
         """Have the host's session, which a reset ends. Raises ValueError and NvmeError; the
@@ -272,7 +287,9 @@ class Loadable:
 
 def memory_size(controller: Controller) -> int:
     """Bytes of all memories whose contents are in a state."""
-    return sum(memory.size for memory in _memories(controller).values())
+    memories = sum(memory.size for memory in _memories(controller).values())
+    values = sum(ns.size for ns in _values(controller).values())
+    return memories + (1 + _PAIR.size) * values  # each pair has at least a byte of a key
 
 
 def _begin_again(commands: Commands, board: Board, saved: SavedCommand) -> None:
@@ -340,6 +357,12 @@ def _memories(controller: Controller) -> dict[str, Media]:
     return {name: media for name, media in memories.items() if isinstance(media, MemoryMedia)}
 
 
+def _values(controller: Controller) -> dict[str, KeyValueNamespace]:
+    """The namespaces whose values are in the state of a drive, by the names of their sections."""
+    every = controller.namespaces.values
+    return {f"values{ns.nsid}": ns for ns in every if ns.media.path is None}
+
+
 def join(sections: Mapping[str, Sequence[Buffer]]) -> bytes:
     """A state of these sections, each in parts: what is large is copied once."""
     parts: list[Buffer] = []
@@ -396,6 +419,28 @@ def fill(media: Media, packed: memoryview) -> None:
     media.punch(0, media.size)
     for at, piece in _pieces(packed):
         media.write_from([piece], at)
+
+
+def check_pairs(packed: memoryview, shape: NamespaceShape) -> None:
+    """Raise ValueError for what are no keys and values of a namespace."""
+    last, used = b"", 0
+    for key, value in _pairs(packed):
+        used += len(key) + len(value)
+        if not last < key or len(key) > LONGEST_KEY or len(value) > shape.max_value:
+            raise ValueError("a key or a value is none of a key value namespace")
+        last = key
+    if used > shape.size:
+        raise ValueError(f"keys and values have {used} bytes, for which there is no room")
+
+
+def _pairs(rest: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    while rest:
+        length, size = _PAIR.decode_from(rest)
+        at, end = _PAIR.size + length, _PAIR.size + length + size
+        if end > len(rest):
+            raise ValueError("a value leaves its section")
+        yield bytes(rest[_PAIR.size : at]), rest[at:end]
+        rest = rest[end:]
 
 
 def _pieces(rest: memoryview) -> Iterator[tuple[int, memoryview]]:
