@@ -61,8 +61,8 @@ class Configuration:
         return (
             *(one.shape for one in self.namespaces),
             *map(NamespaceShape.memory, self.memory.namespaces),
-            *self.key_value.namespaces,
             *(NamespaceShape.compute() for _ in range(self.compute.namespaces)),
+            *self.key_value.namespaces,
         )
 
     @property

@@ -15,6 +15,7 @@ FILES = {
     "computational_guest": (
         "computational_hosts",
         "compute_programs",
+        "key_value",
         "memory_bar",
         "memory_namespaces",
     ),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from potash.programs.examples import examples_folder
 from potash.vm import images
 from potash.vm.channel import Channel
 from potash.vm.errors import PackagesUnavailable
@@ -151,3 +152,27 @@ def each(guest: Guest, *commands: Sequence[str]) -> list[Captured]:
         guest.capture((*quiet, *words) if words[0] == "potash" else words, timeout=120.0)
         for words in commands
     ]
+
+
+LIMIT = 120
+"""Seconds for a compiler, or a command in a guest."""
+
+
+def shell(guest: Guest, script: str) -> str:
+    """What a script prints in a guest, where it must succeed."""
+    done = guest.capture(["sh", "-ec", script], timeout=LIMIT)
+    assert done.code == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+EXAMPLES = examples_folder()
+
+
+def built(name: str, folder: Path, sources: Path = EXAMPLES / "c") -> None:
+    """Build an example, or another program, in C."""
+    # Zig links against a list of glibc's symbols; all of musl, it would compile first, in 45 s,
+    # and its own runtime, which no program as small as this needs, in 3 s.
+    build = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu", "-rtlib=none"]
+    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-o", str(folder / name)]
+    flags += ["-I", str(EXAMPLES / "include")]
+    subprocess.run([*build, *flags, str(sources / f"{name}.c")], check=True, timeout=LIMIT)

@@ -50,14 +50,14 @@ def shared_guest(images: GuestImages, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def computational_guest(images: GuestImages) -> Iterator[Guest]:
-    """As `shared_guest`, with a memory namespace of 4 MiB, that is in a BAR, and a compute
-    namespace."""
+    """As `shared_guest`, with a memory namespace of 4 MiB, that is in a BAR, a compute and a key
+    value namespace."""
     options = (
         "--size", "64M", "--memory-namespace", "4M", "--memory-capacity", "8M", "--memory-bar",
-        "--compute-namespace",
+        "--compute-namespace", "--kv-namespace", "4M",
     )  # fmt: skip
-    with serving(*options) as socket, Guest(images, socket, namespaces=3) as guest:
-        fork_commands(guest, "cp", "query", "slm")
+    with serving(*options) as socket, Guest(images, socket, namespaces=4) as guest:
+        fork_commands(guest, "cp", "kv", "query", "slm")
         yield guest
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,33 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from potash.bench import tables
-from potash.programs.examples import Example, examples_folder
+from potash.programs.examples import Example
 from potash.sdk.progress import silent
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.checksums import crc32c_bitwise
 from support.compute_programs import SUM
 from support.docs import blocks
-from support.vm import each
-
-SOURCES = examples_folder() / "c"
-LIMIT = 120
-
-
-def shell(guest: Guest, script: str) -> str:
-    done = guest.capture(["sh", "-ec", script], timeout=LIMIT)
-    assert done.code == 0, done.stderr.decode()
-    return done.stdout.decode()
-
-
-def built(name: str, folder: Path, sources: Path = SOURCES) -> None:
-    """Build an example, or another program, in C."""
-    # Zig links against a list of glibc's symbols; all of musl, it would compile first, in 45 s,
-    # and its own runtime, which no program as small as this needs, in 3 s.
-    build = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu", "-rtlib=none"]
-    flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-o", str(folder / name)]
-    flags += ["-I", str(SOURCES.parent / "include")]
-    subprocess.run([*build, *flags, str(sources / f"{name}.c")], check=True, timeout=LIMIT)
+from support.vm import LIMIT, built, each, shell
 
 
 def test_a_host_in_c_keeps_executions_in_flight(linux: Guest, tmp_path: Path) -> None:
