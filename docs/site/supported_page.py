@@ -48,18 +48,19 @@ from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.device_programs import RANGES
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify, identify_controller
-from potash_firmware.rpu.admin.log_pages import PAGES
+from potash_firmware.rpu.admin.log_pages import OCP_PAGES, PAGES
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.command_sets import COMMANDS, IO_COMMANDS
 from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
-from potash_firmware.rpu.features.table import FEATURES
+from potash_firmware.rpu.features.table import FEATURES, OCP_FEATURES
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import RpuSettings
 
 IF_ALLOWED = "with `--allow-faults`"
 IF_PLACED = "with `--fdp`"
 IF_CALLED = "with an FTL of an extension"
+IF_OCP = "with `--ocp`"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
     CommandSet.COMPUTE: "with compute namespaces",
@@ -320,6 +321,8 @@ def _state(row: object | None, otherwise: Status) -> str:
         return IF_PLACED
     if getattr(row, "upcalls", False):
         return IF_CALLED
+    if getattr(row, "ocp", False):
+        return IF_OCP
     needed = getattr(row, "command_set", CommandSet.NVM)
     if CommandSet.NVM not in (several := getattr(row, "command_sets", {needed})):
         needed = min(several)
@@ -329,8 +332,9 @@ def _state(row: object | None, otherwise: Status) -> str:
 
 
 def _log_pages() -> Iterator[Cells]:
-    for lid in sorted({*LogPage, *PAGES}):
-        row = PAGES.get(lid)
+    pages = OCP_PAGES | PAGES
+    for lid in sorted({*LogPage, *pages}):
+        row = pages.get(lid)
         announced = (
             f"LPA bit {supported_fields.bit(row.attribute)}"
             if row is not None and row.attribute
@@ -347,9 +351,10 @@ def _name(number: int) -> str:
 
 
 def _features() -> Iterator[Cells]:
-    for fid in sorted({*FeatureId, *FEATURES}):
-        row = FEATURES.get(fid)
-        state = _state(row, Status.INVALID_FIELD)
+    rows = FEATURES | OCP_FEATURES
+    for fid in sorted({*FeatureId, *rows}):
+        row = rows.get(fid)
+        state = IF_OCP if fid in OCP_FEATURES else _state(row, Status.INVALID_FIELD)
         if row is None:
             yield f"{fid:02X}h", _name(fid), state, NO, NO, NO
             continue

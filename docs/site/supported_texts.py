@@ -13,6 +13,7 @@ STRUCTURES = {
         "namespaces have in common"
     ),
     Cns.CONTROLLER: "NSID 0",
+    Cns.UUID_LIST: "NSID 0; the Open Compute Project's",
     Cns.ACTIVE_NAMESPACE_LIST: "those above NSID",
     Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: "an active namespace; its UUID and its command set",
     Cns.COMMAND_SET_NAMESPACE: (

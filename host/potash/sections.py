@@ -138,6 +138,10 @@ class DeviceSection:
         "Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
         "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
         page="placement.md", guest=True)
+    ocp: bool = key(kinds.FLAG, False, "--ocp/--no-ocp",
+        "Log pages of the Open Compute Project, which `nvme ocp` reads: extended SMART and the "
+        "latency monitor of a drive with --time modelled.",
+        page="admin.md#log-pages-of-the-open-compute-project", guest=True)
     map_doorbells: bool = key(kinds.FLAG, False, "--map-doorbells/--no-map-doorbells",
         "Let the client map the page of doorbells, as SPDK's driver wants; the device polls it.",
         page="vfio-user.md#spdk")

@@ -72,7 +72,7 @@ def test_a_read_on_the_fast_path_in_modelled_time(request: pytest.FixtureRequest
                 host.now += 1
                 host.rpu.service()
             assert [(one.cid, one.status) for one in host.reap(queue)] == [(cid, 0)]
-        within(calls, 90, request)
+        within(calls, 91, request)
 
 
 @pytest.mark.parametrize("opcode", [READ, WRITE])

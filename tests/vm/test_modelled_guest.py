@@ -22,6 +22,7 @@ from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support import processes
 from support.compute_programs import program
+from support.docs import blocks, typed
 
 TURNS = 10_000
 LOOP = program(
@@ -120,6 +121,24 @@ def a_translation_layer_counts_what_it_places(guest: Guest) -> None:
     assert counts() == (before[0] + 256, before[1] + 1)
 
 
+def data_centre_tools_read_its_logs(guest: Guest) -> None:
+    (script,) = (block for block in blocks("admin.md", "sh") if "nvme ocp" in block)
+    typed(guest, script)
+    done = guest.capture(["nvme", "ocp", "smart-add-log", "/dev/nvme0", "-o", "json"])
+    assert done.code == 0, done
+    smart = {name.lower(): value for name, value in json.loads(done.stdout).items()}
+    assert smart["physical media units written"]["lo"] >= 257 * 4096
+    enable = ["--active_threshold_a=0", "--active_threshold_b=1", "--active_threshold_c=2"]
+    enable += ["--active_threshold_d=3", "--latency_monitor_feature_enable=1"]
+    monitor = ["nvme", "ocp", "set-latency-monitor-feature", "/dev/nvme0", *enable]
+    assert guest.run(monitor) == 0
+    done = guest.capture(["nvme", "ocp", "latency-monitor-log", "/dev/nvme0", "-o", "json"])
+    assert done.code == 0, done
+    found = json.loads(done.stdout)
+    assert (found["Feature Status"], found["Active Threshold B"]) == (1, 10)
+    assert found["Active Bucket Counter: Bucket 3"]["Read"] == 0
+
+
 def jobs_take_their_modelled_time(guest: Guest) -> None:
     """However long the interpreter takes for them on this machine."""
     stopped = time.monotonic() - guest.machine.seconds()
@@ -197,7 +216,7 @@ def it_goes_on_when_the_device_is_killed_that_has_stopped_it(guest: Guest, devic
 def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text(PROFILE)
     words = ["--time", "modelled", "--drive", str(tmp_path / "slow.toml"), "--size", "64M"]
-    words += ["--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter"]
+    words += ["--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter", "--ocp"]
     (tmp_path / "mine.py").write_text(LAYER)
     words += ["--still-limit", str(LIMIT), "--extend", str(tmp_path / "mine.py"), "--ftl", "Mine"]
     with (
@@ -211,6 +230,7 @@ def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) ->
         ):
             assert guest.run(["sh", "-c", f"cat > /tmp/{name}"], content) == 0
         a_translation_layer_counts_what_it_places(guest)
+        data_centre_tools_read_its_logs(guest)
         jobs_take_their_modelled_time(guest)
         jobs_that_never_end_do_not_stop_it_for_ever(guest)
         (device,) = (

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated
+from uuid import UUID
 
 from nvme_spec.layout import Buffer
 from potash_wire.packed import Packed
@@ -17,6 +18,10 @@ IDENTIFY_SIZE = 4096
 """Bytes of every structure that Identify returns."""
 NAMESPACE_LIST_ENTRIES = IDENTIFY_SIZE // 4
 CONTROLLER_LIST_ENTRIES = IDENTIFY_SIZE // 2 - 1
+
+
+UUID_ENTRY = 32
+"""Bytes of an entry of the UUID list; the first one is reserved."""
 
 
 class NamespaceIdType(IntEnum):
@@ -70,6 +75,14 @@ def decode_namespace_list(buffer: Buffer) -> list[int]:
             break
         nsids.append(nsid)
     return nsids
+
+
+def encode_uuid_list(uuids: Iterable[UUID]) -> bytes:
+    """CNS 17h: entries that an index from 1 on names, each with a UUID in its upper half."""
+    half = bytes(UUID_ENTRY // 2)
+    return (bytes(UUID_ENTRY) + b"".join(half + uuid.bytes for uuid in uuids)).ljust(
+        IDENTIFY_SIZE, b"\0"
+    )
 
 
 def encode_controller_list(identifiers: Iterable[int]) -> bytes:

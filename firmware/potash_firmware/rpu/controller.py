@@ -116,6 +116,12 @@ class Controller:
             else None
         )
         """The reclaim unit handles of a drive with flexible data placement."""
+        self.ocp: OcpLogs | None = None
+        """The log pages of the Open Compute Project."""
+        if settings.ocp and self.timing is not None:
+            from potash_firmware.rpu.logs.ocp import OcpLogs
+
+            self.ocp = OcpLogs(board.sidecar, self.health, self.timing, self.features)
         scheduler, job_time = self.scheduler, self.job_time
         self.compute = Compute(
             settings.compute,
@@ -176,6 +182,7 @@ class Controller:
             self.telemetry,
             self.job_time,
             self.placement,
+            self.ocp,
             self.upcalls,
             states,
             self.keep_alive,

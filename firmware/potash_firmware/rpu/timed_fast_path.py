@@ -249,7 +249,7 @@ class TimedFastPath(FastPath):
         self, queue: SubmissionQueue, tasks: list[TimedCommand], now: int
     ) -> None:
         timing, qid, waiting = self.timing, queue.qid, self._outstanding.by_queue[queue.qid]
-        cids, late = [], []
+        cids, late, completions = [], [], []
         took: dict[Histogram, list[int]] = defaultdict(list)
         for task in tasks:
             task.over = True
@@ -260,8 +260,8 @@ class TimedFastPath(FastPath):
             late.append(now - due)
             took[times].append(now - fetched)
             row = (_COMMAND, opcode, 0, qid, cid, nsid, csi, fetched, fetched, due)
-            timing.completions.append(TimedCompletion._make(row))
-        timing.completion_count += len(cids)
+            completions.append(TimedCompletion._make(row))
+        timing.completed(*completions)
         self._deadlines.lateness.add_all(late)
         for times, nanoseconds in took.items():
             times.add_all(nanoseconds)

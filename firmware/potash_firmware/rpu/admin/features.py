@@ -8,6 +8,7 @@ from typing import Any
 
 from nvme_spec.commands import GetFeatures, SetFeatures
 from nvme_spec.features import FeatureId, KeepAliveTimer, Select
+from nvme_spec.ocp import LATENCY_MONITOR_FEATURE
 from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
@@ -157,6 +158,11 @@ def _configure_events(controller: Controller) -> None:
     controller.reports.zones_changed()
 
 
+def _monitor(controller: Controller) -> None:
+    if controller.ocp is not None:  # an extension's feature may have the identifier
+        controller.ocp.configure()
+
+
 _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: _configure_events,
@@ -164,5 +170,6 @@ _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),
     FeatureId.NAMESPACE_WRITE_PROTECTION: _protect,
+    LATENCY_MONITOR_FEATURE: _monitor,
 }
 """Apply the effects of a new value."""

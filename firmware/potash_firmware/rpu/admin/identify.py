@@ -17,6 +17,7 @@ from nvme_spec.key_value import LONGEST_KEY, KeyValueFormat
 from nvme_spec.key_value import KeyValueNamespaceStructure as KeyValueStructure
 from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
+from nvme_spec.ocp import OCP_UUID
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.zoned import (
@@ -68,7 +69,11 @@ def identify(controller: Controller, command: Command) -> Result:
     """Give the structure that CNS names."""
     fields = Identify.decode(command.entry.cdws)
     structure = STRUCTURES.get(fields.cns)
-    if structure is None or (structure.placement and controller.placement is None):
+    if (
+        structure is None
+        or (structure.placement and controller.placement is None)
+        or (structure.ocp and controller.ocp is None)
+    ):
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is not supported")
     if structure.of_no_namespace and command.entry.nsid:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is of no namespace")
@@ -344,6 +349,8 @@ class Answer:
     """The namespace identifier has nothing to do with it, and must be 0."""
     placement: bool = False
     """Only a drive with flexible data placement has it."""
+    ocp: bool = False
+    """Only a drive with the log pages of the Open Compute Project has it."""
 
 
 STRUCTURES: dict[int, Answer] = {
@@ -370,6 +377,9 @@ STRUCTURES: dict[int, Answer] = {
             [ENDURANCE_GROUP] if fields.cnssid <= ENDURANCE_GROUP else []
         ),
         placement=True,
+    ),
+    structures.Cns.UUID_LIST: Answer(
+        lambda *_: lists.encode_uuid_list([OCP_UUID]), of_no_namespace=True, ocp=True
     ),
     structures.Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
         partial(_list, which=_allocated, by_command_set=True)

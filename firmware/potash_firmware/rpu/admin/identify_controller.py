@@ -103,6 +103,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
             capabilities.Ctratt.ENDURANCE_GROUPS | capabilities.Ctratt.FLEXIBLE_DATA_PLACEMENT
         )
         says.endgidmax = GROUP
+    if controller.ocp is not None:
+        says.ctratt |= capabilities.Ctratt.UUID_LIST
     if controller.board.dma.remote and not controller.board.queues.submissions[0].is_mapped:
         says.oacs &= ~capabilities.Oacs.DOORBELL_BUFFER_CONFIG  # nobody polls a page by messages
     if capabilities.CommandSet.ZONED in controller.namespaces.enabled:

@@ -21,6 +21,7 @@ from nvme_spec import logs, persistent_events
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet, Lpa
 from nvme_spec.memory_commands import HostAddressable, MemoryAccessType, encode_host_addressable
+from nvme_spec.ocp import UUID_INDEX, OcpLogPage
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.zoned import encode_changed_zones
@@ -86,12 +87,15 @@ class Page:
     """Only a drive with flexible data placement has it."""
     upcalls: bool = False
     """Only a drive has it whose translation layer is an extension's."""
+    ocp: bool = False
+    """Only a drive with the log pages of the Open Compute Project has it."""
 
     def is_there(self, controller: Controller) -> bool:
         return (
             self.command_set in controller.namespaces.enabled
             and not (self.placement and controller.placement is None)
             and not (self.upcalls and controller.upcalls is None)
+            and not (self.ocp and controller.ocp is None)
         )
 
 
@@ -104,12 +108,15 @@ def get_log_page(
     """
     fields = GetLogPage.decode(command.entry.cdws)
     page = (pages or PAGES).get(fields.lid)
+    if fields.uuid_index and (controller.ocp is None or fields.uuid_index != UUID_INDEX):
+        raise NvmeError(Status.INVALID_FIELD, detail="no UUID has that index")
+    # Tools may not select a UUID for a page that no other one has.
+    if page is None or (fields.uuid_index and fields.lid >= logs.FIRST_VENDOR_PAGE):
+        page = OCP_PAGES.get(fields.lid)
     if page is None or not page.is_there(controller):
         raise NvmeError(
             Status.INVALID_LOG_PAGE, detail=f"log page {fields.lid:#x} is not supported"
         )
-    if fields.uuid_index:
-        raise NvmeError(Status.INVALID_FIELD, detail="there is no list of UUIDs to choose from")
     offset = _offset(fields)
     _check_namespace(controller, page.scope, command.entry.nsid)
     # Memory that is not there is refused before anything is made, or changes by being read.
@@ -312,6 +319,23 @@ def _compute_page(make: Make) -> Page:
 def _endurance_page(make: Make) -> Page:
     return Page(Scope.SPECIFIC, make, placement=True)
 
+
+def _ocp_smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    assert controller.ocp is not None
+    used = sum(namespace.capacity for namespace in controller.namespaces.blocks.values())
+    return bytes(controller.ocp.smart(used))
+
+
+def _latency_monitor(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    assert controller.ocp is not None
+    return controller.ocp.monitor.page()
+
+
+OCP_PAGES: dict[int, Page] = {
+    OcpLogPage.SMART_EXTENDED: Page(Scope.CONTROLLER, _ocp_smart, ocp=True),
+    OcpLogPage.LATENCY_MONITOR: Page(Scope.CONTROLLER, _latency_monitor, ocp=True),
+}
+"""The vendor specific pages of a host that names the UUID of the Open Compute Project."""
 
 PAGES: dict[int, Page] = {
     logs.LogPage.SUPPORTED_LOG_PAGES: Page(

@@ -15,6 +15,7 @@ from nvme_spec import features
 from nvme_spec.identify.capabilities import KEEP_ALIVE_UNIT, CommandSet
 from nvme_spec.key_value import KeyValueConfiguration
 from nvme_spec.logs import CriticalWarning
+from nvme_spec.ocp import LATENCY_MONITOR_FEATURE, LatencyMonitorSettings
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word
 
@@ -131,6 +132,14 @@ def refuse(detail: str) -> NvmeError:
 def _check_power(value: Value, nsid: int, limits: Limits) -> None:
     if features.PowerManagement(value.dword).ps:
         raise refuse("there is one power state, 0")
+
+
+def _check_monitor(value: Value, nsid: int, limits: Limits) -> None:
+    settings = LatencyMonitorSettings(value.data.ljust(LatencyMonitorSettings.SIZE, b"\0"))
+    if list(settings.thresholds) != sorted(settings.thresholds):
+        raise refuse("a threshold is below the one before it")
+    if settings.debug_triggers:
+        raise refuse("there is no debug log")
 
 
 def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
@@ -369,3 +378,14 @@ FEATURES: dict[int, Feature] = {
     ),
 }
 """Every feature that the device has."""
+
+OCP_FEATURES: dict[int, Feature] = {
+    LATENCY_MONITOR_FEATURE: Feature(
+        taken=lambda dword: LatencyMonitorSettings.SIZE,
+        given=lambda dword: LatencyMonitorSettings.SIZE,
+        check=_check_monitor,
+        saveable=True,
+        values="thresholds that do not fall; no debug log",
+    ),
+}
+"""Features of a drive with the log pages of the Open Compute Project, as well."""

@@ -76,8 +76,7 @@ class ModelledTime:
     """The modelled time of one controller.
 
     `sizes` are the bytes of namespaces with blocks, by identifier, and `zones` the zones of those
-    that have some, `lateness` how much later than
-    their deadlines commands are completed. Raises
+    that have some, `lateness` how much later than their deadlines commands are completed. Raises
     ValueError for namespaces that the drive has no room for, and for pieces that it does not have.
     """
 
@@ -118,6 +117,7 @@ class ModelledTime:
         self.execution_ns = 0
         """The duration of the last execution."""
         self.completions: deque[TimedCompletion] = deque(maxlen=MOST_COMPLETIONS)
+        self.monitor: Callable[[Sequence[TimedCompletion]], object] = len
         self.completion_count = 0
         """All completions, those included that are no longer kept."""
         self._memory_free = 0
@@ -482,10 +482,11 @@ class ModelledTime:
             execution_ns=self.execution_ns,
         )
 
-    def completed(self, completion: TimedCompletion) -> None:
-        """Keep a completion for the log page on traffic."""
-        self.completions.append(completion)
-        self.completion_count += 1
+    def completed(self, *completions: TimedCompletion) -> None:
+        """Keep completions for the log page on traffic."""
+        self.completions += completions
+        self.completion_count += len(completions)
+        self.monitor(completions)
 
     def show(self, what: str, began: int, ends: int) -> None:
         """Put something that takes modelled time in the trace, if there is one."""
