@@ -119,7 +119,7 @@ class Controller:
         self.ocp: OcpLogs | None = None
         """The log pages of the Open Compute Project."""
         if settings.ocp and self.timing is not None:
-            from potash_firmware.rpu.logs.ocp import OcpLogs
+            from potash_firmware.rpu.ocp import OcpLogs
 
             self.ocp = OcpLogs(board.sidecar, self.health, self.timing, self.features)
         scheduler, job_time = self.scheduler, self.job_time

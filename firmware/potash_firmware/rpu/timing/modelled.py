@@ -289,27 +289,15 @@ class ModelledTime:
         length: int,
         *,
         after: int | None = None,
+        sources: Iterable[tuple[int, int]] = (),
         fua: bool = False,
         stream: int = 0,
         hint: Hint = NO_HINT,
     ) -> int:
-        """The same as `charge`, for a write that begins when the data that is read for it is there,
-        at `after`."""
+        """The same as `charge`, for a write that begins when the data that is read for it is there:
+        at `after`, or when bytes of the namespace have been read."""
+        after = max((self.read(nsid, first, size) for first, size in sources), default=after)
         return self.charge(nsid, Op.WRITE, offset, length, after, fua, stream, hint)
-
-    def copy(
-        self,
-        nsid: int,
-        sources: Iterable[tuple[int, int]],
-        offset: int,
-        length: int,
-        *,
-        fua: bool = False,
-        stream: int = 0,
-    ) -> int:
-        """The same as `charge`, for a write that has to read blocks first."""
-        read = max((self.read(nsid, first, size) for first, size in sources), default=None)
-        return self.write(nsid, offset, length, after=read, fua=fua, stream=stream)
 
     def memory(self, touched: int, sent: int = 0, after: int | None = None) -> int:
         """The time at which a command on memory namespaces completes that arrives now.

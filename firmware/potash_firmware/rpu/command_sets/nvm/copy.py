@@ -196,8 +196,13 @@ def _write(
     if controller.timing is not None:
         fua = fields.fua or namespace.write_through
         stream = stream_of(controller, namespace.nsid, placement)
-        due = controller.timing.copy(
-            namespace.nsid, ranges[1:], destination.offset, length, fua=fua, stream=stream
+        due = controller.timing.write(
+            namespace.nsid,
+            destination.offset,
+            length,
+            sources=ranges[1:],
+            fua=fua,
+            stream=stream,
         )
     return (yield from controller.scheduler.not_before(due, steps()))
 
