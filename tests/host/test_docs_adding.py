@@ -158,7 +158,7 @@ def test_a_log_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with device_process(socket, "--size", "16M", "--allow-faults"):
             said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
         assert said == "(1, 1)\n(1, 0)\n"
-        assert "| C3h | Media Work | yes | controller | – |" in supported(environ, tmp_path)
+        assert "| C7h | Media Work | yes | controller | – |" in supported(environ, tmp_path)
 
 
 def test_a_feature(
