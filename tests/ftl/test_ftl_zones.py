@@ -12,7 +12,7 @@ from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_device.flash.profiles import PROFILES
 from potash_device.flash.scaling import ZoneShape, scaled
 from potash_firmware.ftl.drive import Drive
-from potash_firmware.ftl.requests import Op
+from potash_firmware.ftl.requests import WORN, Op
 from support.drive_reference import Reference
 
 Either = type[Drive] | type[Reference]
@@ -198,6 +198,26 @@ def test_zones_are_as_quick_as_their_dies(kind: Either) -> None:
     assert took(0) == 128 // 2 * 5000
     assert took(0, 1) == took(0)
     assert took(0, 2) == 2 * took(0)
+
+
+def test_a_reset_frees_superblocks_of_a_drive_that_had_none() -> None:
+    """Zones keep superblocks of which programs have failed until they are reset."""
+    profile = zoned()
+    drive = Drive(profile)
+
+    def fill(number: int) -> bool:
+        stream, first = zone(profile, number)
+        return drive.submit(drive.now, Op.WRITE, first, profile.superblock_pages, stream) != WORN
+
+    assert all(map(fill, range(4)))
+    drive.fail_programs(profile.superblocks - 4 - 1 - profile.reserve)
+    assert not fill(4) and drive.worn
+    for number in (0, 1):
+        drive.submit(drive.now, Op.RESET, stream=zone(profile, number)[0])
+    assert not drive.worn and fill(0)
+    # With the bad ones, which are retired then, so few are left that the drive is worn out.
+    drive.submit(drive.now, Op.RESET, stream=zone(profile, 4)[0])
+    assert drive.worn and not fill(4) and drive.good < profile.least_superblocks
 
 
 @pytest.mark.parametrize("name", PROFILES)

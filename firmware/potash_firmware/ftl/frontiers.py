@@ -192,8 +192,9 @@ def erase(s: DriveState, block: Number, ready: Number) -> None:
     if s.flash.bad[block] or s.flash.erases[block] >= s.flash.endurance[block]:
         s.status[block] = state.IS_RETIRED
         r[state.GOOD] -= 1
-        r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_SUPERBLOCKS]
     else:
         s.status[block] = state.IS_FREE
         r[state.FREE] += 1
         s.free[reclaim.group_of(s, block)] += 1
+    # Where nothing was left free, a reset or a format may have changed that.
+    r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_SUPERBLOCKS]

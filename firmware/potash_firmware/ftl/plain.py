@@ -359,10 +359,11 @@ class PageMapped(KeptFtl):
         if cycles and self.flash.erases[block] >= cycles:
             self.state[block] = "retired"
             self.good -= 1
-            self.worn = self.good < self.least
         else:
             self.state[block] = "free"
             self.free.add(block)
+        # Where nothing was left free, a format may have changed that.
+        self.worn = self.good < self.least
 
     def clean(self, until: int) -> bool:
         """Relocate a unit of a victim, for `idle`: False if that might end after a time, or if
