@@ -56,6 +56,7 @@ class LogEntryType(IntEnum):
     MEMORY_FAULT = 0x103
     LIMIT_EXCEEDED = 0x104
     PROCESS_LOST = 0x105
+    STEP_FINISHED = 0x106
 
 
 class Capability(Descriptor):
@@ -98,14 +99,17 @@ class StatusDescriptor(Descriptor, least_size=STATUS_DESCRIPTOR_SIZE):
 
     The documentation leaves bytes 4:31 to the capability. 8:15 is the `amount` of bytes consumed
     or produced; for the firmware capability 4:7 is the active firmware's ID and 8:15 the 64-bit
-    value that the program returned (as an unsigned number). 16:23 of that one is an extension: the
-    nanoseconds that the job took of `modelled` time, 0 where time is not modelled.
+    value that the program returned (as an unsigned number). 16:31 of that one is an extension: the
+    nanoseconds that the job took of `modelled` time, 0 where time is not modelled, and for a chain
+    its number of `steps` and how many of these have `ended` without a fault, 0 for other jobs.
     """
 
     capability: U32
     firmware: U32 = 0
     amount: U64 = 0
     modelled: U64 = 0
+    steps: U32 = 0
+    ended: U32 = 0
 
 
 _STATUS_NAMES = Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$")
@@ -168,6 +172,18 @@ class AcceleratorStatus(Descriptor, least_size=STATUS_HEADER_SIZE, total=Number(
     def modelled_ns(self) -> Annotated[Count | None, Key()]:
         """Modelled time that the job took, in ns; null if time is not modelled."""
         return self.modelled or None
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of a chain; 0 for another job."""
+        item = self.descriptor(CapabilityId.FIRMWARE)
+        return item.steps if item is not None else 0
+
+    @property
+    def ended_steps(self) -> int:
+        """Number of steps of a chain that have ended without a fault."""
+        item = self.descriptor(CapabilityId.FIRMWARE)
+        return item.ended if item is not None else 0
 
     def _amount(self, capability: CapabilityId) -> int:
         item = self.descriptor(capability)

@@ -82,8 +82,9 @@ class LocalStorage(CommandDwords):
 class Control(CommandDwords):
     """Basic Accelerator Control (91h).
 
-    CDW10 is the length of Start's argument list in dwords, CDW12 15:0 the accelerator ID, CDW13 the
-    operation, CDW14 the firmware ID of Start and of Set active firmware.
+    CDW10 is the length of Start's argument list, or of Start Chain's steps, in dwords, CDW12 15:0
+    the accelerator ID, CDW13 the operation, CDW14 the firmware ID of Start and of Set active
+    firmware.
     """
 
     operation: int = bits(13, 0, 31)

@@ -58,12 +58,13 @@ class GlobalOperation(IntEnum):
 
 
 class Operation(IntEnum):
-    """CDW13 of Basic Accelerator Control."""
+    """CDW13 of Basic Accelerator Control; the last one is an extension."""
 
     RESET = 0
     START = 1
     STOP = 2
     SELECT_FIRMWARE = 3
+    START_CHAIN = 4
 
 
 class LogPage(IntEnum):

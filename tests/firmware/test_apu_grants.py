@@ -15,6 +15,7 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu.channel import FromWorker, Gathered, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
+from potash_firmware.apu.job import Step
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
 from potash_firmware.mailbox.device_programs import DeviceProgram
@@ -330,7 +331,7 @@ def _told(*said: FromWorker, runs: bytes | DeviceProgram = b"image") -> Iterator
     accelerator.buffers = replace(accelerator.buffers, granted=granted)
     with open("/dev/null") as media, PlayedSupervisor(config) as supervisor:
         jobs = Jobs(config, {0: accelerator}, supervisor, sent.append, {1: media.fileno()})
-        jobs.runners[0].start(runs, b"")
+        jobs.runners[0].start(Step(0, runs, b""))
         for check in [one for one in sent if isinstance(one, ReadCheck)]:
             jobs.handle(ReadChecked(check.tag))
         supervisor.say(*said)

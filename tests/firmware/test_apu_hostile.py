@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_spec import fields
+from csd_spec import chains, fields
+from csd_spec.chains import JobStep
 from csd_spec.descriptors import AcceleratorStatus, LogPage
 from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode, Operation
 from nvme_spec.commands import GetLogPage
@@ -130,11 +131,17 @@ STEPS = st.one_of(
         st.just(IoOpcode.CONTROL),
         encoded(
             fields.Control,
-            st.sampled_from([*Operation, Operation.START, 4, 0xFFFF_FFFF]),
+            st.sampled_from([*Operation, Operation.START, 5, 0xFFFF_FFFF]),
             ACCELERATOR,
             FIRMWARE,
         ),
         NOTHING | DATA,
+    ),
+    command(
+        False,
+        st.just(IoOpcode.CONTROL),
+        encoded(fields.Control, st.just(Operation.START_CHAIN), ACCELERATOR, FIRMWARE),
+        st.lists(FIRMWARE.map(JobStep), min_size=1, max_size=16).map(chains.encode),
     ),
 )
 
@@ -170,7 +177,7 @@ class NoJob:
     def idle(self) -> bool:
         return not self._accelerator.busy
 
-    def start(self, image: bytes, arguments: bytes) -> None:
+    def start(self, *steps: object) -> None:
         self._fire(Event.START)
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from csd_spec.status import StatusId
 from potash_device.cores import CoreProfile, Price, Work
 from potash_firmware.apu.channel import RANGES_AT_ONCE, BlocksRead, FromWorker, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
+from potash_firmware.apu.job import Step
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
 from potash_firmware.apu.work_counter import MOST_READS, WorkCounter
@@ -282,7 +283,7 @@ def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
     accelerator.buffers = replace(accelerator.buffers, input_ranges=(ByteRange(1, 0, PAGE),))
     with PlayedSupervisor(config) as supervisor:
         jobs = Jobs(config, {0: accelerator}, supervisor, sent.append, media={1: 0})
-        jobs.runners[0].start(b"image", b"")
+        jobs.runners[0].start(Step(0, b"image", b""))
         (check,) = (one for one in sent if isinstance(one, ReadCheck))
         jobs.handle(ReadChecked(check.tag))
         for one in said:

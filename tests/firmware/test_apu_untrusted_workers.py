@@ -14,6 +14,7 @@ from csd_spec.descriptors import LogEntryType
 from potash_device.cores import Work
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import JobExecuted
+from potash_firmware.apu.job import Step
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import JobState
 from potash_firmware.apu.model import Buffers, ByteRange, Grant, Subsystem
@@ -47,7 +48,7 @@ def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWor
     sent: list[ToRpu] = []
     with PlayedSupervisor(CONFIG) as supervisor:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, sent.append)
-        jobs.runners[0].start(b"", b"")
+        jobs.runners[0].start(Step(0, b"", b""))
         supervisor.say(lie)
         assert supervisor.killed == [1] and not sent
 
@@ -60,7 +61,7 @@ def test_a_worker_does_not_end_a_job_that_it_has_not_been_given() -> None:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, sent.append)
         jobs.prepare()
         accelerator.buffers = Buffers(input_ranges=(ByteRange(1, 0, 4096),))
-        jobs.runners[0].start(b"image", b"")
+        jobs.runners[0].start(Step(0, b"image", b""))
         supervisor.say(JobExecuted(1, RETURNED))
         assert supervisor.killed == [1]
         assert [type(message) for message in sent] == [ReadCheck]
@@ -73,7 +74,7 @@ def test_a_worker_is_replaced_before_the_kernel_ends_it() -> None:
     with PlayedSupervisor(CONFIG, lambda: clock[0]) as supervisor:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, lambda _: None)
         for tag, took, replaced in ((1, 0.6, False), (2, 0.6, True)):
-            jobs.runners[0].start(b"", b"")
+            jobs.runners[0].start(Step(0, b"", b""))
             clock[0] += took * CONFIG.limits.seconds
             supervisor.say(JobExecuted(tag, RETURNED))
             assert bool(supervisor.killed) is replaced
@@ -98,7 +99,7 @@ def test_no_worker_outlives_a_fork_server_that_has_exited() -> None:
     sent: list[ToRpu] = []
     with PlayedSupervisor(CONFIG) as supervisor:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, sent.append)
-        jobs.runners[0].start(b"", b"")
+        jobs.runners[0].start(Step(0, b"", b""))
         supervisor.end_fork_server()
         assert supervisor.workers and not sent
         supervisor.ends.pop(1).close()
@@ -114,7 +115,7 @@ def test_a_job_does_not_exceed_its_time_when_its_program_has_returned(reset: boo
     with PlayedSupervisor(CONFIG, lambda: clock[0]) as supervisor:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, lambda _: None)
         accelerator.buffers = Buffers(output_ranges=(ByteRange(1, 0, 4096),))
-        jobs.runners[0].start(b"image", b"")
+        jobs.runners[0].start(Step(0, b"image", b""))
         supervisor.say(channel.Ready(), JobExecuted(1, RETURNED, output_length=1))
         assert accelerator.state is JobState.WRITING
         if reset:
@@ -131,7 +132,7 @@ def test_an_execution_that_cannot_be_sent_ends_with_its_worker() -> None:
     with PlayedSupervisor(CONFIG) as supervisor:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, lambda _: None)
         for tag in range(1, 10_000):
-            jobs.runners[0].start(b"image", bytes(1))
+            jobs.runners[0].start(Step(0, b"image", bytes(1)))
             if supervisor.killed:
                 break
             supervisor.say(JobExecuted(tag, RETURNED))
@@ -148,7 +149,7 @@ def test_writes_are_counted_in_the_same_time_for_each_message() -> None:
     with PlayedSupervisor(CONFIG) as supervisor, open(os.devnull) as media:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, sent.append, {1: media.fileno()})
         accelerator.buffers = Buffers(granted=(Grant(1, 0, 1, True),))
-        jobs.runners[0].start(b"image", b"")
+        jobs.runners[0].start(Step(0, b"image", b""))
         (check,) = sent
         assert isinstance(check, ReadCheck)
         jobs.handle(ReadChecked(check.tag))

@@ -18,7 +18,7 @@ import pytest
 
 from potash.cli.app import run_app
 from support.apu import program
-from support.bpf import call, exit_, insn, mov
+from support.bpf import call, exit_, insn, mov, mov_reg
 from support.bpf_compiler import NO_COMPILER, compiler
 from support.in_process import potash
 from support.terminal import until
@@ -137,6 +137,29 @@ def test_every_command_has_a_page_of_help_whose_first_line_is_whole() -> None:
             assert not command.get_short_help_str(66).endswith("...")
 
 
+def test_a_chain_of_firmware_and_of_files(drive: str, tmp_path: Path) -> None:
+    files = [ADD / "program.o", ADD / "input.bin", tmp_path / "output"]
+    length = tmp_path / "length.o"
+    length.write_bytes(program(mov_reg(6, 3), mov(1, 0), call(4), mov_reg(0, 6), exit_))
+    done = potash("run", drive, *files, *ARGUMENTS, "--then", f"{length} 1 hex:02", "--json")
+    assert done.returncode == 0, done.stderr
+    (report,) = reports(done.stdout)
+    assert (report["return_value"], report["produced"]) == (1024, 0), (
+        "the output of add was its input"
+    )
+    script = f"""
+enable
+fw send {length} --firmware 3
+write '{ADD / "input.bin"}'
+start --firmware 3 --then '3 5 hex:00' --then 3 --wait --json
+"""
+    done = potash("acc", "shell", drive, stdin=script)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["consumed"] == 2568
+    for wrong in ("16", "x", "3 wide"):
+        assert potash("acc", "start", drive, "--then", wrong).returncode == 2
+
+
 @pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
 def test_a_program_in_c_is_built_first(drive: str, tmp_path: Path) -> None:
     shutil.copyfile(ADD / "program.c", tmp_path / "program.c")
@@ -213,6 +236,10 @@ def test_an_interrupt_leaves_a_drive_for_the_next_one(
         (["--arg", "wide"], 2, 'neither a 32-bit number nor "length", hex:BYTES'),
         (["--arg", str(1 << 32)], 2, "32-bit number"),
         (["--accelerator", "7"], 1, "no accelerator 7"),
+        (["--then", ""], 2, "a step is empty"),
+        (["--then", "none.o 'x"], 2, "No closing quotation"),
+        (["--then", "none.o wide"], 2, "neither a 32-bit number"),
+        (["--then", "none.o"], 1, "No such file"),
     ],
 )
 def test_wrong_uses_of_run(

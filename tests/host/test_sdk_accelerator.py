@@ -199,6 +199,18 @@ def test_control_operations() -> None:
     ]
 
 
+def test_a_chain_has_its_steps_in_its_data() -> None:
+    made, requests = accelerator()
+    made.start_chain([(7, [b"abcd", 1]), (0xFFFF_FFFF, [])])
+    steps = struct.pack("<HHI", 1, 2, 0) + struct.pack("<II I4sII", 7, 16, 8, b"abcd", 8, 1)
+    steps += struct.pack("<II", 0xFFFF_FFFF, 0)
+    assert requests == [Request(IO, 0x91, 1, (10, 0, 2, 4, 0, 0), steps)]
+    for number in (0, 17):
+        with pytest.raises(InvalidRequest, match="out of its range"):
+            made.start_chain([(7, ())] * number)
+    assert len(requests) == 1
+
+
 def test_a_status_is_retained_measured_and_taken() -> None:
     whole = status(2, struct.pack("<IIQ16x", 0, 7, (1 << 64) - 1))
     made, requests = accelerator(data(whole), data(whole))

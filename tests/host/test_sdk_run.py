@@ -91,6 +91,28 @@ def test_arguments_are_numbers_bytes_and_the_length_of_the_input(accelerator: Ac
             accelerator.run(ARGUMENTS_BACK, b"12345", args=[wrong])
 
 
+def test_programs_run_on_the_output_of_each_other(accelerator: Accelerator) -> None:
+    """The second one gives back its arguments, and the third one what it is given."""
+    back = program(load(6, 1, 8), store(2, 6), mov(1, 8), insn(0x85, imm=4), mov(0, 9), exit_)
+    steps: list[str] = []
+    result = accelerator.run(
+        ARGUMENTS_BACK,
+        b"12345",
+        args=[INPUT_LENGTH, 7, b"ab"],
+        then=[(ARGUMENTS_BACK, [1, 0x0102_0304, b"cd"]), (back, [])],
+        timeout=LIMIT,
+        report=steps.append,
+    )
+    assert result.output == b"\x08\0\0\0\x04\x03\x02\x01"
+    assert (result.status.return_value, result.status.consumed) == (9, 8)
+    assert (result.status.steps, result.status.ended_steps) == (3, 3)
+    assert "start a chain of 3 steps" in steps
+    fault = program(mov(1, 0), load(0, 1), exit_)
+    with pytest.raises(JobFailed, match=r"out of bounds.* in step 2 of 3") as caught:
+        accelerator.run(back, b"12345", then=[(fault, []), (back, [])], timeout=LIMIT)
+    assert (caught.value.status.ended_steps, caught.value.status.firmware) == (1, 1)
+
+
 def test_what_cannot_run_changes_nothing(accelerator: Accelerator, tmp_path: Path) -> None:
     accelerator.run(ARGUMENTS_BACK, b"12345", args=[1, 2, 3], timeout=LIMIT)
     with pytest.raises(FileNotFoundError):
@@ -116,6 +138,9 @@ def test_a_failed_job_is_one_on_a_device_that_calls_it_done(tmp_path: Path) -> N
         with pytest.raises(JobFailed, match="failed: memory access out of bounds") as caught:
             accelerator.run(program(mov(1, 0), load(0, 1), exit_), b"12345", timeout=LIMIT)
         assert caught.value.status.status == StatusId.DONE
+        fault = program(mov(1, 0), load(0, 1), exit_)
+        with pytest.raises(JobFailed, match="in step 2 of 2"):
+            accelerator.run(ARGUMENTS_BACK, b"1", args=[1, 2, 3], then=[(fault, [])], timeout=LIMIT)
         assert accelerator.run(ARGUMENTS_BACK, b"12345", args=[1, 2, 3], timeout=LIMIT).output
 
 

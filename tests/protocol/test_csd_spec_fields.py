@@ -73,7 +73,7 @@ def test_opcodes_and_operations_have_the_documented_numbers() -> None:
     assert [int(code) for code in AdminOpcode] == [0xC0, 0xC2, 0xC6]
     documented = [0x81, 0x82, 0x85, 0x86, 0x88, 0x8C, 0x91]
     assert [int(code) for code in IoOpcode][:7] == documented
-    assert [int(item) for item in Operation] == [0, 1, 2, 3]
+    assert [int(item) for item in Operation] == [0, 1, 2, 3, 4]
     assert (GlobalOperation.ENABLE, GlobalOperation.DISABLE) == (0, 1)
     assert (LOG_PAGE, KEEP_ACTIVE_FIRMWARE) == (0xC0, 0xFFFF_FFFF)
 

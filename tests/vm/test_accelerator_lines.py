@@ -86,7 +86,7 @@ def test_every_command_is_shown_and_does_what_is_said(linux: Guest) -> None:
                 assert content(linux, "firmware.bin") == program[:1024].ljust(1024, b"\0")
             case IoOpcode.CONTROL, Operation.SELECT_FIRMWARE:
                 assert status(linux).descriptors[0].firmware == 3
-            case IoOpcode.CONTROL, Operation.START:
+            case IoOpcode.CONTROL, (Operation.START | Operation.START_CHAIN):
                 while status(linux).status == StatusId.RUNNING:
                     pass
             case AdminOpcode.GET_STATUS, _:

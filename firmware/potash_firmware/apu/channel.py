@@ -22,7 +22,7 @@ from potash_firmware.mailbox.messages import (
     message,
     require_order,
 )
-from potash_wire.records import I32, U64, At, Number, Range, Stored
+from potash_wire.records import BOOL, I32, U64, At, Number, Range, Stored
 
 __all__ = ["encode"]
 
@@ -63,7 +63,8 @@ class ChannelError(Exception):
 class ExecuteJob(Execute):
     """Service to worker: run a program with an accelerator's buffers; `nsid` is the accelerator.
 
-    Without `input_ranges` the input is in its buffer already. The worker does not write the
+    Without `input_ranges` the input is in its buffer already, or is the output of the program that
+    ran before if the job `is_chained` to it. The worker does not write the
     `output_ranges`; the program must not write them either. Of the granted blocks, the program
     must not read the `unreadable` ones.
     """
@@ -74,6 +75,7 @@ class ExecuteJob(Execute):
     output_ranges: _Ranges = ()
     granted: Annotated[tuple[Grant, ...], Number("H"), Range(0, MAX_MESSAGE)] = ()
     unreadable: _Ranges = ()
+    is_chained: BOOL = False
 
     @property
     def namespaces(self) -> list[int]:

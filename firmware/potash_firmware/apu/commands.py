@@ -13,6 +13,7 @@ from functools import partial
 from typing import NoReturn
 
 from csd_spec import descriptors, fields, opcodes
+from csd_spec.chains import ChainError, JobStep, decode_jobs
 from csd_spec.descriptors import DescriptorError, LogEntryType, decode_arguments
 from csd_spec.status import VendorStatus
 from nvme_spec import opcodes as nvme
@@ -20,10 +21,10 @@ from nvme_spec.commands import GetLogPage
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu import blocks, queries
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.job import Step
 from potash_firmware.apu.jobs import JobRunner, Jobs
 from potash_firmware.apu.lifecycle import PLATFORM_STATUS, STATUS
 from potash_firmware.apu.model import Accelerator, ByteRange, Grant, Log, Snapshot, Subsystem
-from potash_firmware.bpf.errors import ElfError
 from potash_firmware.bpf.object_file import stated_size
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import Request
@@ -169,11 +170,8 @@ def find_firmware(accelerator: Accelerator, identifier: int) -> bytes:
     try:
         return accelerator.firmware[identifier]
     except KeyError:
-        which = (
-            "active firmware"
-            if identifier == opcodes.KEEP_ACTIVE_FIRMWARE
-            else f"firmware {identifier}"
-        )
+        is_active = identifier == opcodes.KEEP_ACTIVE_FIRMWARE
+        which = "active firmware" if is_active else f"firmware {identifier}"
         detail = f"accelerator {accelerator.config.id} has no {which}"
         raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail) from None
 
@@ -197,7 +195,7 @@ def send_firmware(context: Context, request: Request) -> Result:
     image = bytes(before) + piece
     accelerator.staged.pop(identifier, None)
     _require_room(context, accelerator, identifier, len(image))
-    if len(piece) >= PIECE_MINIMUM and len(image) < _stated_size(image) <= limits.firmware_size:
+    if len(piece) >= PIECE_MINIMUM and len(image) < stated_size(image) <= limits.firmware_size:
         accelerator.staged[identifier] = bytearray(image)
         return Answer()
 
@@ -210,14 +208,6 @@ def send_firmware(context: Context, request: Request) -> Result:
         accelerator.firmware[identifier] = image
 
     return IfSound(image, decided)
-
-
-def _stated_size(image: bytes) -> int:
-    """The length that an object file states; 0 for anything else."""
-    try:
-        return stated_size(image)
-    except ElfError:
-        return 0
 
 
 def _require_room(context: Context, accelerator: Accelerator, identifier: int, size: int) -> None:
@@ -291,8 +281,7 @@ def control(context: Context, request: Request) -> Result:
     accelerator = context.accelerator(command.accelerator)
     operation = OPERATIONS.get(command.operation)
     if operation is None:
-        detail = f"there is no operation {command.operation}"
-        raise NvmeError(Status.INVALID_FIELD, detail)
+        raise NvmeError(Status.INVALID_FIELD, f"there is no operation {command.operation}")
     return operation(context, request, accelerator, command)
 
 
@@ -312,8 +301,25 @@ def _reset(
 def _start(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
+    """Start a job, or a chain, of which each step is checked before."""
     context.idle_accelerator(command.accelerator)
-    chosen = command.firmware
+    data = bytes(context.data(request))
+    steps = [JobStep(command.firmware, data)]
+    if command.operation == opcodes.Operation.START_CHAIN:
+        try:
+            steps = decode_jobs(data)
+        except ChainError as error:
+            raise NvmeError(Status.INVALID_FIELD, str(error)) from None
+    checked = [_checked(context, accelerator, step) for step in steps]
+    is_query = isinstance(checked[0].program, DeviceProgram)
+    _require_buffers(context, accelerator, is_query=is_query)
+    context.runner(accelerator).start(*checked)
+    return Answer()
+
+
+def _checked(context: Context, accelerator: Accelerator, step: JobStep) -> Step:
+    """A step with its program. Raises NvmeError, with an entry in the accelerator's log."""
+    chosen = step.firmware
     if chosen == opcodes.KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
         chosen = accelerator.active
     try:
@@ -322,15 +328,11 @@ def _start(
         if context.config.platform_status:
             context.runner(accelerator).not_loaded()
         raise
-    arguments = bytes(context.data(request))
     try:
-        decode_arguments(arguments)
+        decode_arguments(step.arguments)
     except DescriptorError as error:
         _refuse(accelerator, VendorStatus.INVALID_ARGUMENT_LIST, str(error))
-    _require_buffers(context, accelerator, is_query=isinstance(program, DeviceProgram))
-    accelerator.active = chosen
-    context.runner(accelerator).start(program, arguments)
-    return Answer()
+    return Step(chosen, program, step.arguments)
 
 
 def _stop(
@@ -390,6 +392,7 @@ OPERATIONS: dict[int, Operate] = {
     opcodes.Operation.START: _start,
     opcodes.Operation.STOP: _stop,
     opcodes.Operation.SELECT_FIRMWARE: _select_firmware,
+    opcodes.Operation.START_CHAIN: _start,
 }
 """The operations of Basic Accelerator Control."""
 
@@ -442,8 +445,7 @@ def _local_range(
     accelerator = context.idle_accelerator(command.accelerator)
     item = blocks.resolve(command, request.nsid, namespaces, context.config.range_blocks)
     if whole and blocks.overhang(item, namespaces):
-        detail = "the range ends past the end of the namespace"
-        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail)
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, "the range ends past the end of the namespace")
     return accelerator, item
 
 
@@ -494,6 +496,5 @@ def dispatch(context: Context, request: Request) -> Result:
     if handler is None:
         raise NvmeError(Status.INVALID_OPCODE, f"there is no command {request.opcode:#x}")
     if not request.admin and not context.subsystem.enabled:
-        detail = "the accelerator subsystem is disabled"
-        raise NvmeError(VendorStatus.SUBSYSTEM_DISABLED, detail)
+        raise NvmeError(VendorStatus.SUBSYSTEM_DISABLED, "the accelerator subsystem is disabled")
     return handler(context, request)

@@ -2,14 +2,15 @@
 
 This module alone changes the states of jobs. A job begins when the RPU has reported that the blocks
 of its input may be read. Its output is written to its blocks before its status becomes done, and
-the next job does not get a buffer that the RPU still writes from.
+the next job does not get a buffer that the RPU still writes from. A chain is a job of several
+steps: each has its own message to the worker, its own checks and its own write-back, and begins
+when those of the step before have ended.
 """
 
-import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count, groupby
 from types import MappingProxyType
 
@@ -19,7 +20,6 @@ from potash_device.trace import COMPUTE
 from potash_firmware.apu import blocks
 from potash_firmware.apu.channel import (
     ANSWERS,
-    RANGES_AT_ONCE,
     BlocksRead,
     ChannelError,
     ExecuteJob,
@@ -30,10 +30,10 @@ from potash_firmware.apu.channel import (
     Ready,
 )
 from potash_firmware.apu.config import Config
+from potash_firmware.apu.job import Job, Step
 from potash_firmware.apu.lifecycle import ENDING, Event, JobState, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.apu.work_counter import MOST_READS
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     FIRST_HANDLE,
@@ -56,44 +56,10 @@ from potash_firmware.mailbox.shared import Word, add, seal
 
 log = logging.getLogger(__name__)
 
-LOST_AT_MOST = 64
-"""Unreadable blocks of a job's grants that are found one by one."""
-
 TAG_LIMIT = 1 << 32
-
-MOST_OF_READS = MOST_READS // RANGES_AT_ONCE
-"""Messages about the blocks that a job has read: all that an honest worker sends."""
 
 ENDED_BY_HOST = {JobState.STOPPING: "stopped by the host", JobState.RESETTING: "ended by a reset"}
 """The text of the log entry of a job whose worker has been killed for the host."""
-
-
-@dataclass(slots=True)
-class _Job:
-    """A job in progress."""
-
-    message: ExecuteJob
-    program: bytes | DeviceProgram
-    arguments: bytes
-    handed_over: bool = False
-    """The worker has it."""
-    checks: dict[int, Sequence[ByteRange]] = field(default_factory=dict)
-    """Checks of blocks that the RPU has not answered, by tag: the granted blocks that are checked,
-    none for the input."""
-    unreadable: list[ByteRange] = field(default_factory=list)
-    """Granted blocks that cannot be read."""
-    gathered: list[ByteRange] = field(default_factory=list)
-    """Blocks that are written when the program returns, besides its output."""
-    gathered_bytes: int = 0
-    """Their bytes together."""
-    writable: blocks.Granted | None = None
-    """The blocks that the program may write, once it wants some written."""
-    number: int = 0
-    """Its number in messages about modelled time; 0 where time is not modelled."""
-    reads: list[BlocksRead] = field(default_factory=list)
-    """The blocks that it has read, where time is modelled."""
-    ending: Executed | None = None
-    """The end of its program, until the RPU reports that its modelled time has passed."""
 
 
 class Jobs:
@@ -156,7 +122,12 @@ class JobRunner:
         self._accelerator = accelerator
         self._key = accelerator.config.id
         self._jobs = jobs
-        self._job: _Job | None = None
+        self._job: Job | None = None
+        """The job in progress, or a chain's step."""
+        self._following: Sequence[Step] = ()
+        """The steps that a chain has yet to begin."""
+        self._stopped = False
+        """The host has stopped a chain, which waits for the write-back of one of its steps."""
         self._worker: Worker | None = None
         self._handles = count(FIRST_HANDLE)
         self._program = 0, b""
@@ -183,30 +154,57 @@ class JobRunner:
 
     # What a host commands
 
-    def start(self, program: bytes | DeviceProgram, arguments: bytes) -> None:
-        """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
+    def start(self, *steps: Step) -> None:
+        """Begin a job with the accelerator's buffers, or a chain of several steps. Raises
+        OutOfSequence while the accelerator is busy."""
         self._fire(Event.START)
-        accelerator, jobs, buffers = self._accelerator, self._jobs, self._accelerator.buffers
+        accelerator, is_chain = self._accelerator, len(steps) > 1
+        accelerator.outcome = Outcome(steps=len(steps) if is_chain else 0)
+        self._following, self._stopped = steps, False
+        job = self._next_job()
+        is_query = isinstance(job.program, DeviceProgram)
+        text = f"chain of {len(steps)} steps, " if is_chain else ""
+        text += "query" if is_query else f"firmware {accelerator.active}"
+        text += f", {job.message.input_length} bytes of input, "
+        text += f"{job.message.output_length} bytes of room for output"
+        accelerator.log.add(LogEntryType.JOB_STARTED, text)
+        if is_chain:  # its steps use the buffer of the host's input for theirs
+            accelerator.buffers = replace(accelerator.buffers, input_length=None)
+        self._begin(job)
+
+    def _next_job(self) -> Job:
+        """The job of the step that follows."""
+        (firmware, program, arguments), *self._following = self._following
+        accelerator, config = self._accelerator, self._accelerator.config
+        accelerator.active = firmware
+        buffers, room = accelerator.buffers, accelerator.output_capacity
+        if self._following:  # the output becomes the input of the next step
+            buffers = replace(buffers, output_ranges=())
+            room = min(config.input_size, config.output_size)
+        is_chained = accelerator.outcome.ended > 0
+        if is_chained:
+            produced = accelerator.outcome.produced
+            buffers = replace(buffers, input_length=produced, input_ranges=())
         if isinstance(program, DeviceProgram) and buffers.granted:
             readable = tuple(grant._replace(writable=False) for grant in buffers.granted)
             buffers = replace(buffers, input_length=0, input_ranges=(), granted=readable)
         message = ExecuteJob(
-            jobs.next_tag(),
+            self._jobs.next_tag(),
             self._key,
             0,
             data_length=len(arguments),
             input_length=buffers.input_size,
-            output_length=accelerator.output_capacity,
+            output_length=room,
             input_ranges=buffers.input_ranges,
             output_ranges=buffers.output_ranges,
             granted=buffers.granted,
+            is_chained=is_chained,
         )
-        accelerator.outcome = Outcome()
-        text = "query" if isinstance(program, DeviceProgram) else f"firmware {accelerator.active}"
-        text += f", {message.input_length} bytes of input, "
-        text += f"{message.output_length} bytes of room for output"
-        accelerator.log.add(LogEntryType.JOB_STARTED, text)
-        job = self._job = _Job(message, program, arguments)
+        return Job(message, program, arguments)
+
+    def _begin(self, job: Job) -> None:
+        jobs, message = self._jobs, job.message
+        self._job = job
         if jobs.config.processor is not None:
             job.number = message.tag
             jobs.send(JobBegan(self._key, job.number))
@@ -216,6 +214,20 @@ class JobRunner:
         for _, items in groupby(granted, key=lambda item: item.nsid):
             self._check(job, tuple(items), granted=True)
         self._hand_over()
+
+    def _begin_step(self) -> None:
+        """Begin the next step of a chain, whose input is the output of the one before."""
+        self._fire(Event.NEXT_STEP)
+        if self._stopped:
+            self.stop()
+        else:
+            self._begin(self._next_job())
+
+    @property
+    def _place(self) -> str:
+        """The step of a chain that is in progress, for texts; nothing for another job."""
+        outcome = self._accelerator.outcome
+        return f" in step {outcome.ended + 1} of {outcome.steps}" if outcome.steps else ""
 
     def not_loaded(self) -> None:
         """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
@@ -231,6 +243,7 @@ class JobRunner:
 
     def _interrupt(self, event: Event) -> None:
         before = self._accelerator.state
+        self._stopped = before is JobState.WRITING
         if self._fire(event) in ENDING and before not in ENDING:
             if self._worker is None:
                 self._lost("")
@@ -254,7 +267,7 @@ class JobRunner:
 
     # Blocks that a job reads
 
-    def _check(self, job: _Job, items: Sequence[ByteRange], *, granted: bool) -> None:
+    def _check(self, job: Job, items: Sequence[ByteRange], *, granted: bool) -> None:
         """Ask the RPU whether blocks of one namespace may be read: input, or `granted` blocks."""
         for first in range(0, len(items), MAX_RANGES):
             tag, portion = self._jobs.next_tag(self), items[first : first + MAX_RANGES]
@@ -269,7 +282,8 @@ class JobRunner:
         granted = job.checks.pop(checked.tag)
         if granted:
             if checked.error:
-                self._exclude(job, granted, checked)
+                size = self._jobs.namespaces[granted[0].nsid].block_size
+                self._check(job, job.exclude(granted, checked, size), granted=True)
         elif checked.error and self._accelerator.state is JobState.RUNNING:
             self._accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
@@ -279,27 +293,6 @@ class JobRunner:
             self._finish(Event.FAULTED)
             return
         self._hand_over()
-
-    def _exclude(self, job: _Job, granted: Sequence[ByteRange], checked: ReadChecked) -> None:
-        """Exclude a block that cannot be read, and check the blocks after it.
-
-        A whole range is excluded if there are too many such blocks, and all are if the reason is
-        not one block.
-        """
-        at, nsid = checked.at, granted[0].nsid
-        has_it = [0 <= at - item.first < item.length for item in granted]
-        if checked.error != errno.EIO or not any(has_it):
-            job.unreadable += granted
-            return
-        item, *rest = granted[has_it.index(True) :]
-        if len(job.unreadable) >= LOST_AT_MOST:
-            job.unreadable.append(item)
-        else:
-            size = self._jobs.namespaces[nsid].block_size
-            job.unreadable.append(ByteRange(nsid, at, size))
-            if left := item.first + item.length - at - size:
-                rest = [ByteRange(nsid, at + size, left), *rest]
-        self._check(job, rest, granted=True)
 
     # The worker
 
@@ -340,44 +333,20 @@ class JobRunner:
             case Ready():
                 pass
             case Line(kind, text):
+                if kind is not LogEntryType.PROGRAM_OUTPUT and job is not None:
+                    text += self._place
                 self._accelerator.log.add(kind, text)
             case Gathered(gathered) if job is not None:
-                self._gather(job, gathered)
+                room = self._accelerator.config.plan.writes_size
+                job.gather(gathered, self._jobs.namespaces, room)
             case BlocksRead() if job is not None:
-                self._keep_reads(job, message)
+                job.keep_reads(message, self._jobs.namespaces)
             case Executed() if job is not None:
                 self._handle_end(worker, job, message)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
 
-    def _gather(self, job: _Job, gathered: Sequence[ByteRange]) -> None:
-        """Keep ranges that are to be written, all of which the host has granted for writing."""
-        job.writable = job.writable or blocks.Granted(job.message.granted, writing=True)
-        for item in gathered:
-            if not self._may_write(job.writable, item):
-                raise ChannelError(f"a worker wants to write {item}, which was not granted")
-            job.gathered_bytes += item.length
-        job.gathered += gathered
-        if job.gathered_bytes > self._accelerator.config.plan.writes_size:
-            raise ChannelError("a worker wants to write more than there is room for")
-
-    def _may_write(self, writable: blocks.Granted, item: ByteRange) -> bool:
-        namespace = self._jobs.namespaces.get(item.nsid)
-        if namespace is None or (item.first | item.length) % namespace.block_size:
-            return False
-        lba, number = (place // namespace.block_size for place in (item.first, item.length))
-        return writable.has(item.nsid, lba, number)
-
-    def _keep_reads(self, job: _Job, message: BlocksRead) -> None:
-        """Keep the blocks that a job has read, which are those that it may read."""
-        sizes = {nsid: self._jobs.namespaces[nsid].size for nsid in job.message.namespaces}
-        if job.ending is not None or not job.number or len(job.reads) >= MOST_OF_READS:
-            raise ChannelError("a worker has sent reads that were not requested")
-        if any(item.first + item.length > sizes.get(item.nsid, 0) for item in message.reads):
-            raise ChannelError("a worker has sent reads of blocks that its job may not read")
-        job.reads.append(message)
-
-    def _handle_end(self, worker: Worker, job: _Job, ending: Executed) -> None:
+    def _handle_end(self, worker: Worker, job: Job, ending: Executed) -> None:
         """A program has ended, or will have when its modelled time has passed."""
         if (
             job.ending is not None
@@ -401,7 +370,8 @@ class JobRunner:
 
     def expired(self, worker: Worker) -> None:
         if self._accelerator.state is JobState.RUNNING:
-            self._expire(f"the job took more than {self._jobs.config.limits.seconds:g} s")
+            seconds = self._jobs.config.limits.seconds
+            self._expire(f"the job took more than {seconds:g} s{self._place}")
 
     def _expire(self, reason: str) -> None:
         self._accelerator.log.add(LogEntryType.LIMIT_EXCEEDED, reason)
@@ -420,9 +390,10 @@ class JobRunner:
     def _lost(self, why: str) -> None:
         accelerator, before = self._accelerator, self._accelerator.state
         if before is JobState.RUNNING:
-            accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
+            text = f"the job's process was lost{self._place}: {why}"
+            accelerator.log.add(LogEntryType.PROCESS_LOST, text)
         if before in ENDED_BY_HOST:
-            accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
+            accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before] + self._place)
         if self._fire(Event.WORKER_LOST) is JobState.FAILED and before is not JobState.FAILED:
             self._report_end()
 
@@ -435,32 +406,33 @@ class JobRunner:
             self._handle_check(message)
         elif isinstance(message, WriteBackDone):
             self._writing = False
-            if accelerator.state is JobState.WRITING:
-                accelerator.outcome.modelled = message.modelled
-                self._finish_write_back(message.error)
+            if accelerator.state is JobState.WRITING and job is not None:
+                job.modelled = message.modelled
+                self._finish_write_back(job, message.error)
             self._hand_over()
         elif job is None or job.number != message.job or accelerator.state is not JobState.RUNNING:
             pass  # it has been stopped meanwhile
         elif isinstance(message, JobDue) and job.ending is not None:
-            accelerator.outcome.modelled = message.modelled
+            job.modelled = message.modelled
             self._end_program(job, job.ending)
         elif isinstance(message, JobOverdue) and job.ending is None:
             self._expire("the guest has stood still for the job for too long")
 
     # The end of a job
 
-    def _end_program(self, job: _Job, ending: Executed) -> None:
+    def _end_program(self, job: Job, ending: Executed) -> None:
         if isinstance(ending, JobExecuted):
             self._write_back(job, ending)
         else:
             self._finish(Event.FAULTED)
 
-    def _write_back(self, job: _Job, ended: JobExecuted) -> None:
+    def _write_back(self, job: Job, ended: JobExecuted) -> None:
         """The program has returned: have the RPU write what is to be written."""
         accelerator, length = self._accelerator, ended.output_length
-        accelerator.outcome = Outcome(
-            job.message.input_length, length, ended.value, accelerator.outcome.modelled
-        )
+        outcome = accelerator.outcome
+        if not outcome.ended:
+            outcome.consumed = job.message.input_length
+        outcome.produced, outcome.return_value = length, ended.value
         add(accelerator.row, Word.INPUT, job.message.input_length)
         add(accelerator.row, Word.OUTPUT, length)
         value = ended.value - (1 << 64) if ended.value >> 63 else ended.value
@@ -469,7 +441,8 @@ class JobRunner:
             text = f"returned {length} bytes of output"
         if job.gathered:
             text += f", {job.gathered_bytes} bytes written to granted blocks"
-        accelerator.log.add(LogEntryType.JOB_FINISHED, text)
+        kind = LogEntryType.STEP_FINISHED if self._following else LogEntryType.JOB_FINISHED
+        accelerator.log.add(kind, text + self._place)
         self._fire(Event.RETURNED)
         ranges, plan = job.message.output_ranges, accelerator.config.plan
         portions: list[tuple[int, tuple[ByteRange, ...]]] = []
@@ -478,19 +451,26 @@ class JobRunner:
             portions += blocks.portions(plan.output_offset, output)
             portions += blocks.portions(plan.writes_offset, job.gathered)
         if not portions:
-            self._finish_write_back(0)
+            self._finish_write_back(job, 0)
             return
         tag, self._writing = self._jobs.next_tag(self), True
         for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
             self._jobs.send(WriteBack(tag, self._key, source, pieces, more=left > 0))
 
-    def _finish_write_back(self, error: int) -> None:
+    def _finish_write_back(self, job: Job, error: int) -> None:
+        outcome = self._accelerator.outcome
+        outcome.modelled += job.modelled
         if error:
-            self._accelerator.log.add(
-                LogEntryType.INVALID_OUTPUT_BUFFER,
-                f"the output could not be written to its blocks: {os.strerror(error)}",
-            )
-        self._finish(Event.WRITE_FAILED if error else Event.WRITTEN)
+            text = f"the output could not be written to its blocks{self._place}: "
+            text += os.strerror(error)
+            self._accelerator.log.add(LogEntryType.INVALID_OUTPUT_BUFFER, text)
+            self._finish(Event.WRITE_FAILED)
+            return
+        outcome.ended += 1 if outcome.steps else 0
+        if self._following:
+            self._begin_step()
+        else:
+            self._finish(Event.WRITTEN)
 
     def _finish(self, event: Event) -> None:
         self._fire(event)

@@ -43,6 +43,8 @@ class Event(Enum):
     WORKER_LOST = auto()
     WRITTEN = auto()
     WRITE_FAILED = auto()
+    NEXT_STEP = auto()
+    """A step of a chain has ended, and the next one begins."""
     NOT_LOADED = auto()
 
 
@@ -76,6 +78,7 @@ TRANSITIONS: dict[JobState, dict[Event, JobState]] = {
     },
     JobState.WRITING: {
         Event.WRITTEN: JobState.DONE,
+        Event.NEXT_STEP: JobState.RUNNING,
         Event.WRITE_FAILED: JobState.FAILED,
         Event.STOP: JobState.WRITING,  # nothing can be stopped: the command waits for the end
         Event.RESET: JobState.IDLE,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
+from csd_spec.chains import MOST_STEPS
 from csd_spec.descriptors import (
     AcceleratorStatus,
     CapabilityId,
@@ -121,12 +122,18 @@ class Buffers:
 @dataclass(slots=True)
 class Outcome:
     """The last job's result: bytes consumed and produced, the program's 64-bit r0, and how many
-    nanoseconds it took, where time is modelled."""
+    nanoseconds it took, where time is modelled.
+
+    A chain has a number of `steps`, and how many of these have `ended` without a fault. Its result
+    is the last of these, but for the bytes consumed, which are those of the first.
+    """
 
     consumed: int = 0
     produced: int = 0
     return_value: int = 0
     modelled: int = 0
+    steps: int = 0
+    ended: int = 0
 
 
 class Accelerator:
@@ -173,7 +180,12 @@ class Accelerator:
             meanings[self.state],
             (
                 StatusDescriptor(
-                    CapabilityId.FIRMWARE, active, outcome.return_value, outcome.modelled
+                    CapabilityId.FIRMWARE,
+                    active,
+                    outcome.return_value,
+                    outcome.modelled,
+                    outcome.steps,
+                    outcome.ended,
                 ),
                 StatusDescriptor(CapabilityId.INPUT_BUFFER, 0, outcome.consumed),
                 StatusDescriptor(CapabilityId.OUTPUT_BUFFER, 0, outcome.produced),
@@ -193,6 +205,8 @@ class SavedOutcome(TypedDict, total=False):
     produced: int
     return_value: int
     modelled: int
+    steps: int
+    ended: int
 
 
 class SavedAccelerator(TypedDict):
@@ -325,6 +339,8 @@ def _restore(
     if saved["state"] not in JobState.__members__:
         raise ValueError(f"an accelerator cannot be {saved['state']}")
     outcome = Outcome(**saved["outcome"])
+    if not outcome.ended <= outcome.steps <= MOST_STEPS:
+        raise ValueError(f"{outcome.ended} of {outcome.steps} steps cannot have ended")
     return (JobState[saved["state"]], active, outcome, buffers, firmware), images
 
 

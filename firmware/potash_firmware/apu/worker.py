@@ -288,6 +288,9 @@ class JobWorker(ProgramWorker):
         assert isinstance(message, ExecuteJob)
         plan, media = self._plan, dict(zip(message.namespaces, descriptors, strict=True))
         with COMPUTE.span("worker.job", accelerator=self._accelerator.id):
+            if message.is_chained:
+                output = self._memory[plan.output_offset :][: message.input_length]
+                self._memory[plan.input_offset :][: len(output)] = output
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
             gathered = self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size]
             ranges = message.output_ranges, message.unreadable
@@ -310,14 +313,9 @@ class JobWorker(ProgramWorker):
         written = self._blocks.written() if message.granted else ()
         for first in range(0, len(written), channel.RANGES_AT_ONCE):
             self._send(channel.Gathered(written[first : first + channel.RANGES_AT_ONCE]))
-        length = outcome.output_length
-        return JobExecuted(
-            message.tag,
-            Outcome.RETURNED,
-            outcome.return_value,
-            output_length=message.output_length if length is None else length,
-            instructions=outcome.instructions,
-        )
+        length = message.output_length if outcome.output_length is None else outcome.output_length
+        ended = message.tag, Outcome.RETURNED, outcome.return_value
+        return JobExecuted(*ended, output_length=length, instructions=outcome.instructions)
 
     def _query(self, job: ExecuteJob, media: Mapping[int, int], arguments: bytes) -> int:
         """Write a piece of a query's result to the output buffer; returns its bytes."""

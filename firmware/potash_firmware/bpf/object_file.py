@@ -201,12 +201,12 @@ class ObjectFile:
 
 
 def stated_size(data: bytes) -> int:
-    """End of the section headers, as a file states that begins with these bytes.
-
-    Compilers put it at the end of the file. Raises ElfError for no ELF file, and for
-    one that is cut off within its header.
-    """
-    header = _header(data)
+    """End of the section headers, as a file states that begins with these bytes; 0 for no ELF
+    file, and for one that is cut off within its header. Compilers put it at the file's end."""
+    try:
+        header = _header(data)
+    except ElfError:
+        return 0
     return header.table + header.entry_size * header.entries
 
 

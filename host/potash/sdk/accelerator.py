@@ -94,6 +94,7 @@ class Accelerator(AcceleratorCommands):
         input: targets.Content | targets.Source,
         *,
         args: Iterable[Argument] = (),
+        then: Iterable[tuple[targets.Content, Iterable[Argument]]] = (),
         output: targets.Sink | None = None,
         local: targets.LocalStorage | None = None,
         timeout: float | None = None,
@@ -110,10 +111,13 @@ class Accelerator(AcceleratorCommands):
             program: an ELF file: its bytes or its path.
             input: bytes, the path of a file, or a `FileSource` for a file on the drive.
             args: the program's arguments.
+            then: programs and their arguments that run after it, each on the output of the one
+                before, by one command (`start_chain`).
             output: a `FileSink` for a file on the drive; without one the result has the output.
             local: blocks of the drive for input and output, instead of the accelerator's buffers.
             timeout: seconds after which the job is stopped.
-            firmware_id: the firmware slot that the program is stored in.
+            firmware_id: the firmware slot that the program is stored in; the next ones have the
+                programs of `then`.
             progress: called repeatedly with the current step and its progress.
             report: called with a line for each step.
 
@@ -141,29 +145,37 @@ class Accelerator(AcceleratorCommands):
         with suppress(CommandFailed):
             before = self.device.traffic()
         try:
-            image = targets.content_of(program)
+            given = [(program, args), *then]
+            images = [targets.content_of(item) for item, _ in given]
             report(
                 f"identify: accelerator {self.id} with {self.input_size} bytes of input"
                 f" and {self.output_size} of output"
             )
             source.prepare(self)
             sink.prepare(self, source.size)
-            values = [argument_bytes(source.size if one is INPUT_LENGTH else one) for one in args]
+            steps = [
+                (number, [argument_bytes(source.size if v is INPUT_LENGTH else v) for v in values])
+                for number, (_, values) in enumerate(given, firmware_id)
+            ]
             self.require_idle(report)
             self.reset()
-            if not image:
+            if not all(images):
                 raise InvalidRequest("the program is an empty file; build it first")
-            self.send_firmware(image, firmware_id, progress=progress)
-            report(f"send {len(image)} bytes of firmware as {firmware_id}")
+            for number, image in enumerate(images, firmware_id):
+                self.send_firmware(image, number, progress=progress)
+                report(f"send {len(image)} bytes of firmware as {number}")
             source.attach(self, reporter)
             sink.attach(self, reporter)
             self.select(firmware_id)
             report(f"select firmware {firmware_id}")
             try:
                 began = self._clock()
-                self.start(args=values)
+                if len(steps) > 1:
+                    self.start_chain(steps)
+                else:
+                    self.start(args=steps[0][1])
                 started = True
-                report("start")
+                report("start" if len(steps) == 1 else f"start a chain of {len(steps)} steps")
                 status = self.wait(timeout, progress=progress)
                 measured = round((self._clock() - began) * 1e9)
             except BaseException as error:

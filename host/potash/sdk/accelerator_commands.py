@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Annotated, TypeVar, Unpack
 
-from csd_spec import descriptors, fields
+from csd_spec import chains, descriptors, fields
 from csd_spec.descriptors import Accelerator as Description
 from csd_spec.opcodes import (
     DWORD_SIZE,
@@ -186,6 +186,22 @@ class AcceleratorCommands:
         self._control(
             Operation.START, firmware_id, descriptors.encode_arguments(map(argument_bytes, args))
         )
+
+    def start_chain(self, steps: Iterable[tuple[int, Iterable[Buffer | int]]]) -> None:
+        """Start a chain, a job of several steps: firmware IDs and arguments as in `start`.
+
+        The output of each step is the input of the next, without a transfer to the host. Raises
+        InvalidRequest for steps that cannot be. Only drives of Potash have this operation.
+        """
+        encoded_steps = (
+            chains.JobStep(firmware_id, descriptors.encode_arguments(map(argument_bytes, args)))
+            for firmware_id, args in steps
+        )
+        try:
+            sent = chains.encode(encoded_steps)
+        except chains.ChainError as error:
+            raise InvalidRequest(str(error)) from None
+        self._control(Operation.START_CHAIN, arguments=sent)
 
     def stop(self) -> None:
         """Stop the job; the configuration is kept."""

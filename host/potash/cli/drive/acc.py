@@ -206,6 +206,7 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
     help="Make this firmware the active one first.",
 )
 @common.arguments_option
+@common.then_option("A firmware ID", common.firmware_id, common.program_argument)
 @click.option("--wait", is_flag=True, help="Wait for the end of the job, and show its result.")
 @common.timeout_option
 @common.json_option(reports.Status)
@@ -214,14 +215,19 @@ def start(
     accelerator: int | None,
     firmware: int | None,
     arguments: tuple[Any, ...],
+    steps: common.Steps[int, Any],
     wait: bool,
     timeout: float | None,
 ) -> None:
-    """Start a job with the active firmware."""
+    """Start a job with the active firmware, or a chain of several."""
     if not wait and (common.as_json() or timeout is not None):
         raise click.UsageError("--timeout and --json go with --wait")
     with common.accelerator_of(device, accelerator) as one:
-        one.start(KEEP_ACTIVE_FIRMWARE if firmware is None else firmware, arguments)
+        first = KEEP_ACTIVE_FIRMWARE if firmware is None else firmware
+        if steps:
+            one.start_chain([(first, arguments), *steps])
+        else:
+            one.start(first, arguments)
         if wait:
             _wait(one, timeout)
 

@@ -4,10 +4,11 @@ import contextlib
 import importlib
 import math
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
@@ -36,6 +37,13 @@ def program_argument(text: str, others: str = "hex:BYTES") -> Argument:
         return argument_bytes(int(text, 0))
     except ValueError:
         raise ValueError(f"{text!r} is neither a 32-bit number nor {others}") from None
+
+
+def firmware_id(text: str) -> int:
+    """An ID of firmware. Raises ValueError."""
+    if text.isdecimal() and int(text) <= FIRMWARE_LIMIT:
+        return int(text)
+    raise ValueError(f"{text!r} is not a firmware ID from 0 to {FIRMWARE_LIMIT}")
 
 
 def _pages(text: str) -> Range:
@@ -82,6 +90,29 @@ class WritableFile(click.Path):
 
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+T = TypeVar("T")
+A = TypeVar("A")
+Steps: TypeAlias = tuple[tuple[T, list[A]], ...]
+"""Steps of a chain after the first one: a program, and its arguments."""
+
+
+def then_option(what: str, parse: Callable[[str], T], argument: Callable[[str], A]) -> Decorator:
+    """`--then` for the steps of a chain, which `parse` and `argument` make of their words."""
+
+    def step(text: str) -> tuple[T, list[A]]:
+        words = shlex.split(text)
+        if not words:
+            raise ValueError("a step is empty")
+        return parse(words[0]), [argument(word) for word in words[1:]]
+
+    return click.option(
+        "--then",
+        "steps",
+        type=Parsed("STEP", step),
+        multiple=True,
+        help=f"{what} and its arguments, separated by spaces, which runs next, on the output of "
+        "the one before, without a transfer to the host; may be repeated.",
+    )
 
 
 def together(*options: Decorator) -> Decorator:

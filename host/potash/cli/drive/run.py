@@ -69,12 +69,13 @@ def program_argument_option(input: str) -> common.Decorator:
     help="Size of the output on the drive (default: that of the input).",
 )
 @program_argument_option("INPUT")
+@common.then_option("A program", Path, _argument)
 @common.accelerator_option
 @click.option(
     "--firmware",
     type=click.IntRange(0, common.FIRMWARE_LIMIT),
     default=0,
-    help="Firmware ID under which the program is stored.",
+    help="Firmware ID under which the program is stored; the next ones have those of --then.",
 )
 @common.job_timeout_option
 @common.json_option(reports.JobEnded)
@@ -88,6 +89,7 @@ def run(
     lba: LocalStorage | None,
     output_size: int | None,
     arguments: tuple[Argument, ...],
+    steps: common.Steps[Path, Argument],
     accelerator: int | None,
     firmware: int,
     timeout: float | None,
@@ -105,11 +107,13 @@ def run(
     both are stored in blocks of a drive without a file system.
 
     The program sees the input padded with zeroes to a multiple of 4 bytes, on the drive of 4096.
-    Text that it prints goes to standard error.
+    With --then, more programs follow, and the last one's output is OUTPUT. Text that programs print
+    goes to standard error.
     """
     if copy and lba is not None:
         raise click.UsageError("--copy and --lba exclude each other")
     image = common.program_of(program)
+    then = [(common.program_of(path), values) for path, values in steps]
     try:
         with common.opened(device) as drive, showing() as progress:
             if lba is not None:
@@ -132,6 +136,7 @@ def run(
                 image,
                 source or common.read_input(input),
                 args=arguments,
+                then=then,
                 output=sink,
                 local=lba,
                 timeout=timeout,
