@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from potash_device.pcie.config_space import PciIdentity
 from potash_device.settings import BoardSettings
 from potash_firmware.apu import config
-from potash_firmware.bpf.engine import Engine
+from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.rpu.settings import Identity, RpuSettings
 

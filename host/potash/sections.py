@@ -40,7 +40,7 @@ from potash_device.units import MOST_UNITS
 from potash_device.vta.config import CORES
 from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME
-from potash_firmware.bpf.engine import Engine
+from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, LogSettings
 from potash_firmware.mailbox.messages import MAX_MEMORY_RANGES
 from potash_firmware.rpu.placement import PlacementSettings

@@ -71,3 +71,8 @@ def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
 def test_a_device_starts_without_what_only_its_workers_need(module: str) -> None:
     packages = {name.partition(".")[0] for name in imported(module)}
     assert not packages & {"ai_edge_litert", "cffi", "email", "llvmlite", "numba", "numpy"}
+
+
+def test_a_device_imports_nothing_that_parses_or_runs_programs() -> None:
+    machine = {"potash_firmware.bpf.elf", "potash_firmware.bpf.interpreter"}
+    assert not imported("potash.cli.device.serve") & machine

@@ -11,7 +11,7 @@ from typing import Annotated, Self, cast
 from csd_spec.opcodes import PAGE_SIZE
 from potash_device.cores import CoreProfile
 from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
-from potash_firmware.bpf.engine import Engine
+from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import decode, encode, kinds_of, message

@@ -7,22 +7,16 @@ program exceeds its limit may differ. `ubpf` lists the differences of an install
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 
 from potash_firmware.bpf import interpreter
 from potash_firmware.bpf.arena import BASE, Arena
 from potash_firmware.bpf.counters import InstructionCounters
+from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.bpf.interpreter import Execution, Helper
 
+__all__ = ["Engine", "Execute", "RunProgram", "base_of", "prepare", "usable"]
+
 log = logging.getLogger(__name__)
-
-
-class Engine(Enum):
-    """The engines, as a configuration names them."""
-
-    INTERPRETER = "interpreter"
-    NATIVE = "native"
-    UBPF = "ubpf"
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]

@@ -1,8 +1,12 @@
 """Errors of programs, before they run and while they run."""
 
-from enum import Enum
+from __future__ import annotations
 
-from potash_firmware.bpf.debug_info import Place
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from potash_firmware.bpf.debug_info import Place
 
 
 class ProgramError(Exception):
