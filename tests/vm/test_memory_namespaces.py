@@ -66,7 +66,7 @@ def test_what_nvme_cli_finds(linux: Guest) -> None:
     log = "nvme get-log /dev/nvme0 -b"
     said = sh(linux, f"{log} -i 5 -l 4096 --csi=3 | od -An -tx4 -v -w4 -j1024 -N24")
     assert said.split() == ["00000001", "00000003", "00000001", "00000000", "00000003", "00000003"]
-    said = sh(linux, f"{log} -i 0x1a -l 60 | od -An -tu4 -v -j16")
+    said = sh(linux, f"{log} -i 0x1a -l 64 | od -An -tu4 -v -j16")
     assert said.split() == ["1", "4", *["0"] * 6, "1", "2", "3", "4"]
 
 
