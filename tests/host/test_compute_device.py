@@ -24,7 +24,7 @@ from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from support.compute_programs import SUM, program
+from support.compute_programs import ENDLESS, SUM, program
 from support.processes import descendants, name
 
 PAGE = 4096
@@ -33,15 +33,6 @@ MEMORY, COMPUTE = 2, 3
 FIRST = 12
 """A program index behind those of the device-defined programs."""
 
-
-ENDLESS = program(
-    """
-    *(u64 *)(r1 + 0) = 1
-    again:
-        goto again
-    """
-)
-"""Says in its range that it has begun."""
 
 MEETING = program(
     """

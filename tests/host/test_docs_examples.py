@@ -43,12 +43,13 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive]:
 
 
 def test_the_sdk_s_examples_run(drive: Drive) -> None:
-    first, command, in_flight, traffic, job, accelerator, errors = (
+    first, command, in_flight, loop, traffic, job, accelerator, errors = (
         drive.python(code) for code in blocks("sdk.md", "python")
     )
     assert first[1] == "b'potash'"
     assert re.fullmatch(r"\d+ °C True", command[0])
     assert in_flight == ["5 blocks"]
+    assert loop == ["100 blocks, returned 0"]
     assert traffic[0].endswith("bytes over the link, 0 inside")
     assert accelerator[:2] == ["1024 bytes, returned 0", "right"]
     assert job == ["['add: running the model'] 1024 0"]
@@ -100,7 +101,7 @@ def test_the_example_is_run_as_its_folder_says(drive: Drive, options: str) -> No
 
 
 def test_the_documented_fields_are_those_of_each_point(drive: Drive) -> None:
-    for code in blocks("sdk.md", "python")[:5]:  # the fifth runs a job
+    for code in blocks("sdk.md", "python")[:6]:  # the sixth runs a job
         drive.python(code)
     documented = _documented_points()
     lines = [json.loads(line) for line in (drive.folder / TRACE).read_text().splitlines()]

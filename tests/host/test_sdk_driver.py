@@ -207,11 +207,11 @@ def test_a_full_queue_waits_for_its_oldest_command(tmp_path: Path) -> None:
 
 
 def test_a_queue_is_no_deeper_than_the_controller_allows(tmp_path: Path) -> None:
-    for entries, depth in ((2, 1), (4, 1), (16, 7), (1024, 127)):
-        with driving(PlayedController(entries=entries), tmp_path, queue_depth=127) as device:
+    for entries, depth in ((2, 1), (4, 1), (16, 7), (1024, 511), (4096, 1023)):
+        with driving(PlayedController(entries=entries), tmp_path, queue_depth=1023) as device:
             assert device.transport.queue_depth == depth
-    for depth in (0, 128):
-        with pytest.raises(InvalidRequest, match="queue depth is 1 to 127"):
+    for depth in (0, 1024):
+        with pytest.raises(InvalidRequest, match="queue depth is 1 to 1023"):
             potash.sdk.open("vfio-user:/nowhere", queue_depth=depth)
 
 

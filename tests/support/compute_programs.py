@@ -27,3 +27,12 @@ SUM = program(
 )
 """Adds up the 64-bit integers of the first range; their sum is in the second one, too, if
 there is one."""
+
+ENDLESS = program(
+    """
+    *(u64 *)(r1 + 0) = 1
+    again:
+        goto again
+    """
+)
+"""Says in its range that it has begun."""

@@ -176,13 +176,14 @@ def test_queries_are_measured_in_a_guest(
 def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
     """The drive's first MiB, and a file on it, are integers that the page's program adds up."""
     in_guest, custom, _, nvme_cli = blocks("computational.md", "sh")[1:5]
-    in_python, *_ = blocks("computational.md", "python")
+    in_python, in_flight, *_ = blocks("computational.md", "python")
     numbers = random.Random(5).randbytes(1 << 20)
     total = sum(struct.unpack("<131072Q", numbers)) % (1 << 64)
     (tmp_path / "program.o").write_bytes(SUM)
     (tmp_path / "data.bin").write_bytes(numbers)
     (tmp_path / "numbers").write_bytes(numbers[:4096])
     (tmp_path / "page.py").write_text(f"{in_python}\nprint(value)")
+    (tmp_path / "flight.py").write_text(f"{in_flight}\nprint(*sums)")
     linux.copy_in(tmp_path, "/tmp/page")
 
     shell(linux, "mkfs.ext4 -q /dev/nvme0n1; mkdir -p /mnt; mount /dev/nvme0n1 /mnt")
@@ -195,6 +196,9 @@ def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
 
     assert shell(linux, in_guest).splitlines()[-1] == f"returned {crc32c_bitwise(numbers)}"
     assert shell(linux, "cd /tmp/page; python3 page.py") == f"{total}\n"
+    sums = (crc32c_bitwise(numbers[start : start + 4096]) for start in range(0, 1 << 20, 4096))
+    said = shell(linux, "potash cp activate /dev/nvme0 --index 2; python3 /tmp/page/flight.py")
+    assert said.split() == [str(one) for one in sums]
     shell(
         linux, "potash cp deactivate /dev/nvme0 --index 10; potash cp unload /dev/nvme0 --index 10"
     )

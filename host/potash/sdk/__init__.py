@@ -44,7 +44,7 @@ def open(
     Args:
         target: `/dev/nvme0n1` or `/dev/nvme0` (Linux's driver), or `vfio-user:SOCKET`.
         timeout: seconds that a command may take.
-        queue_depth: commands that can be in flight at once, 1 to 127. Over vfio-user each may
+        queue_depth: commands that can be in flight at once, 1 to 1023. Over vfio-user each may
             use 1 MiB of memory; through Linux each is a thread.
         clock: the host's clock, for a drive of `potash serve --clock stepped` over vfio-user.
 

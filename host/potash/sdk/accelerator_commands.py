@@ -307,7 +307,9 @@ class AcceleratorCommands:
                 return decode(read(length, retain))
             except descriptors.DescriptorError as error:
                 mistake = error
-            except (KeyboardInterrupt, SystemExit):
+            except PotashError:
+                raise
+            except BaseException:  # an interrupt, or the end of a task
                 with suppress(PotashError):  # or whoever reads next is told of this moment
                     read(DWORD_SIZE, False)
                 raise

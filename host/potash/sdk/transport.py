@@ -13,7 +13,7 @@ Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
 
 NO_CDWS: Cdws = (0, 0, 0, 0, 0, 0)
-MAX_QUEUE_DEPTH = 127
+MAX_QUEUE_DEPTH = 1023
 
 
 class Request(NamedTuple):

@@ -16,10 +16,12 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from csd_spec.opcodes import ClockOpcode
+from nvme_spec.commands import Abort
+from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import CompletionEntry, SubmissionEntry
 from nvme_spec.status import Status
 from potash.sdk import errors
-from potash.sdk.driver.controller import Controller, admin_command, command_timeout
+from potash.sdk.driver.controller import Controller, OnEnd, admin_command, command_timeout
 from potash.sdk.driver.memory import BASE_ADDRESS, MAX_TRANSFER, DriverMemory
 from potash.sdk.driver.pci import PciFunction, translated
 from potash.sdk.transport import Completion, Ended, HostClock, PendingCommand, Request
@@ -83,7 +85,7 @@ class VfioUserTransport:
     clock: HostClock | None = None
     """The host's clock, for a drive whose clock is advanced by `_advance`."""
     _drive_now: int = field(default=0, init=False)
-    _in_flight: dict[int, _PendingCommand] = field(default_factory=dict, init=False)
+    _in_flight: dict[int, CommandInFlight] = field(default_factory=dict, init=False)
     """The commands by their buffers' numbers."""
 
     @_reset_if_interrupted
@@ -116,20 +118,20 @@ class VfioUserTransport:
                 prp2,
                 *request.cdws,
             )
-            pending = self._in_flight[slot] = _PendingCommand(self, request, slot, timeout)
-            controller.submit(request.admin, command, pending.end)
+            pending = self._in_flight[slot] = CommandInFlight(self, request, slot, timeout)
+            pending.key = controller.submit(request.admin, command, pending.end)
             return pending
         except errors.PotashError as error:
             return Ended(error)
 
     @_reset_if_interrupted
-    def poll(self, pending: _PendingCommand) -> None:
+    def poll(self, pending: CommandInFlight) -> None:
         """Handle completions without waiting; a device that is lost is left to `wait`."""
         with suppress(errors.PotashError):
             self._opened().wait(pending.request.admin, 0.0)
 
     @_reset_if_interrupted
-    def wait(self, pending: _PendingCommand) -> None:
+    def wait(self, pending: CommandInFlight) -> None:
         """Handle completions, or wait for some, at most until a command's deadline."""
         if self.clock is not None and (self._pass_time() or pending.outcome is not None):
             return
@@ -137,6 +139,21 @@ class VfioUserTransport:
             pending.outcome = pending.outcome or command_timeout(pending.timeout)
             # The device may still use the command's buffer: take it back.
             self.reset()
+
+    def handle_completions(self) -> None:
+        """Handle the completions that there are. Raises DeviceGone and DeviceMisbehaved."""
+        for admin in (True, False):
+            self._opened().wait(admin, 0.0)
+
+    def check(self) -> None:
+        """Raises DeviceGone for a device that is lost, DeviceMisbehaved for a fatal status."""
+        self._opened().check()
+
+    def abort(self, pending: CommandInFlight, on_end: OnEnd) -> None:
+        """Send an Abort for a command in flight, and have its completion handled by `on_end`."""
+        qid, cid = pending.key
+        command = admin_command(AdminOpcode.ABORT, 0, Abort(qid, cid).encode())
+        self._opened().submit(True, command, on_end)
 
     def release(self, slot: int, size: int) -> bytes:
         """Take a command's buffer back; what is in its first `size` bytes."""
@@ -238,7 +255,7 @@ class VfioUserTransport:
         return self.controller
 
 
-class _PendingCommand:
+class CommandInFlight:
     """A command in flight, which has buffer number `slot` until it ends."""
 
     def __init__(
@@ -248,7 +265,9 @@ class _PendingCommand:
         self.slot = slot
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
+        self.key = 0, 0
         self.outcome: Completion | errors.PotashError | None = None
+        self.on_end: Callable[[CommandInFlight], None] = lambda _: None
         self._transport = transport
 
     def done(self) -> bool:
@@ -278,6 +297,7 @@ class _PendingCommand:
         else:
             outcome = Completion(entry.dw1 << 32 | entry.dw0, data)
         self.outcome = self.outcome or outcome
+        self.on_end(self)
 
 
 def open_vfio_user(

@@ -28,7 +28,7 @@ from nvme_spec.registers import (
     ShutdownStatus,
     doorbell_offset,
 )
-from potash.sdk.driver.memory import QUEUE_ENTRIES, DriverMemory, QueueMemory
+from potash.sdk.driver.memory import DriverMemory, QueueMemory
 from potash.sdk.driver.pci import PciFunction
 from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceMisbehaved
 from potash.sdk.transport import NO_CDWS
@@ -62,8 +62,8 @@ class QueuePair:
         self._phase = queues.PHASE_BIT
         self._cid = 0
 
-    def put(self, command: queues.SubmissionEntry, on_end: OnEnd) -> None:
-        """Write a command, with an identifier that is free. Ring the tail afterwards."""
+    def put(self, command: queues.SubmissionEntry, on_end: OnEnd) -> int:
+        """Write a command, with an identifier that is free: its CID. Ring the tail afterwards."""
         cid = self._cid
         while cid == self._cid or cid in self.in_flight:
             cid = (cid + 1) % _CIDS
@@ -73,6 +73,7 @@ class QueuePair:
         queues.COMMAND_ID.pack_into(self._submission, start + queues.COMMAND_ID_OFFSET, cid)
         self.tail = (self.tail + 1) % self.entries
         self.in_flight[cid] = on_end
+        return cid
 
     def take(self) -> queues.CompletionEntry | None:
         """The next completion, if there is one. Ring the head afterwards if `head_is_due`."""
@@ -162,11 +163,17 @@ class Controller:
         self._await("become ready", self._ready_timeout, lambda status: status.rdy == 1)
         self._create_io_queues(entries, timeout)
 
-    def submit(self, admin: bool, command: queues.SubmissionEntry, on_end: OnEnd) -> None:
-        """Send one command; `wait` calls `on_end` with its completion, `start` with None."""
+    def submit(
+        self, admin: bool, command: queues.SubmissionEntry, on_end: OnEnd
+    ) -> tuple[int, int]:
+        """Send one command; `wait` calls `on_end` with its completion, `start` with None.
+
+        Gives its queue's identifier and its own, as Abort takes them.
+        """
         queue = self._queues[ADMIN_QUEUE if admin else IO_QUEUE]
-        queue.put(command, on_end)
+        cid = queue.put(command, on_end)
         self._ring(queue.qid, False, queue.tail)
+        return queue.qid, cid
 
     def wait(self, admin: bool, deadline: float) -> bool:
         """Handle completions, or if there are none, sleep until there may be some.
@@ -181,9 +188,14 @@ class Controller:
             return False
         interrupt = self._admin_eventfd if admin else self._io_eventfd
         heard = interrupt.wait(min(remaining, LIVENESS_POLL))
-        if not heard and ControllerStatus(self._read(Register.CSTS)).cfs:
-            raise DeviceMisbehaved("the controller reports a fatal status; reset it")
+        if not heard:
+            self.check()
         return True
+
+    def check(self) -> None:
+        """Raises DeviceMisbehaved for a fatal status."""
+        if ControllerStatus(self._read(Register.CSTS)).cfs:
+            raise DeviceMisbehaved("the controller reports a fatal status; reset it")
 
     def await_event(self, timeout: float) -> int | None:
         """Implement `Transport.await_event`. One event request is outstanding afterwards."""
@@ -216,7 +228,7 @@ class Controller:
     @property
     def entries(self) -> int:
         """Entries of each queue."""
-        return min(QUEUE_ENTRIES, self._capabilities.mqes_z + 1)
+        return min(self._memory.entries, self._capabilities.mqes_z + 1)
 
     def _check_capabilities(self) -> None:
         if not self._capabilities.css & CommandSets.NVM:
