@@ -6,7 +6,7 @@ each layout stands under its feature's name; NVM Command Set Specification 1.0, 
 
 from enum import IntEnum, IntFlag
 
-from nvme_spec.layout import Structure, bits, raw, u8, u16, u64, uint
+from nvme_spec.layout import Structure, bits, raw, table, u8, u16, u64, uint
 from nvme_spec.words import Word, field
 
 
@@ -83,6 +83,27 @@ class PowerManagement(Word):
 
     ps = field(0, 4)
     wh = field(5, 7)
+
+
+class AutonomousTransition(Structure):
+    """An entry of 0Ch: the power state that a drive enters which was idle for so many
+    milliseconds."""
+
+    SIZE = 8
+    itps = bits(0, 4, 3, 7)
+    itpt = bits(0, 4, 8, 31)
+
+
+class AutonomousTransitions(Structure):
+    """The data of 0Ch: an entry for each power state."""
+
+    SIZE = 256
+    entries = table(0, AutonomousTransition, 32)
+
+    class Enable(Word):
+        """The dword of 0Ch."""
+
+        apste = field(0)
 
 
 class ThresholdType(IntEnum):

@@ -55,12 +55,14 @@ from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
 from potash_firmware.rpu.features.table import FEATURES, OCP_FEATURES
 from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.power import ROWS
 from potash_firmware.rpu.settings import RpuSettings
 
 IF_ALLOWED = "with `--allow-faults`"
 IF_PLACED = "with `--fdp`"
 IF_CALLED = "with an FTL of an extension"
 IF_OCP = "with `--ocp`"
+IF_POWER = "with `--power-states`"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
     CommandSet.COMPUTE: "with compute namespaces",
@@ -351,10 +353,12 @@ def _name(number: int) -> str:
 
 
 def _features() -> Iterator[Cells]:
-    rows = FEATURES | OCP_FEATURES
+    rows = ROWS | OCP_FEATURES | FEATURES
     for fid in sorted({*FeatureId, *rows}):
         row = rows.get(fid)
-        state = IF_OCP if fid in OCP_FEATURES else _state(row, Status.INVALID_FIELD)
+        state = _state(row, Status.INVALID_FIELD)
+        if fid not in FEATURES and row is not None:
+            state = IF_OCP if fid in OCP_FEATURES else IF_POWER
         if row is None:
             yield f"{fid:02X}h", _name(fid), state, NO, NO, NO
             continue

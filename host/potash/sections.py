@@ -138,6 +138,10 @@ class DeviceSection:
         "Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
         "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
         page="placement.md", guest=True)
+    power_states: bool = key(kinds.FLAG, False, "--power-states/--no-power-states",
+        "Power states of a drive with --time modelled, which it leaves and enters in modelled time "
+        "as the host asks for or allows it to (APST).",
+        page="admin.md#power-states", guest=True)
     ocp: bool = key(kinds.FLAG, False, "--ocp/--no-ocp",
         "Log pages of the Open Compute Project, which `nvme ocp` reads: extended SMART and the "
         "latency monitor of a drive with --time modelled.",

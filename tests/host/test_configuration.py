@@ -50,6 +50,7 @@ media = "/srv/drive"
 capacity = "2G"
 read_only = true
 map_doorbells = true
+power_states = true
 ocp = true
 trust_memory = true
 profile = "alkali"
@@ -129,6 +130,7 @@ def test_every_key_is_read() -> None:
             log_level="debug",
             cmb=CmbSettings(64 << 20, CmbUse.SQS | CmbUse.WDS),
             map_doorbells=True,
+            power_states=True,
             ocp=True,
             trust_memory=True,
             serial="S1",
@@ -357,6 +359,7 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "log_level": "debug",
         "cmb": "64M:sqs,wds",
         "map_doorbells": True,
+        "power_states": True,
         "ocp": True,
         "trust_memory": False,
         "serial": "S1",

@@ -122,6 +122,11 @@ class Controller:
             from potash_firmware.rpu.ocp import OcpLogs
 
             self.ocp = OcpLogs(board.sidecar, self.health, self.timing, self.features)
+        self.power: PowerStates | None = None
+        if settings.power_states and self.timing is not None:
+            from potash_firmware.rpu.power import PowerStates
+
+            self.power = PowerStates(self.timing, self.features, self.deadlines)
         scheduler, job_time = self.scheduler, self.job_time
         self.compute = Compute(
             settings.compute,
@@ -183,6 +188,7 @@ class Controller:
             self.job_time,
             self.placement,
             self.ocp,
+            self.power,
             self.upcalls,
             states,
             self.keep_alive,

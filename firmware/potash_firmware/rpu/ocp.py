@@ -84,8 +84,9 @@ class OcpLogs(Part):
             "refreshed": before.get("refreshed", 0) + refreshed,
         }
 
-    def smart(self, used: int) -> SmartExtended:
-        """Log C0h of a drive whose namespaces have so many logical blocks in use."""
+    def smart(self, used: int, transitions: int) -> SmartExtended:
+        """Log C0h of a drive whose namespaces have so many logical blocks in use, and that has been
+        in so many other power states."""
         drive, count = self._timing.drive, self._counters()
         wear, erases = drive.wear, drive.spread
         return SmartExtended(
@@ -105,6 +106,7 @@ class OcpLogs(Part):
             free_blocks=wear.free * 100 // drive.profile.superblocks,
             capacitor_health=_NO_CAPACITOR,
             total_nuse=used,
+            power_state_changes=transitions,
             version=SmartExtended.VERSION,
             guid=SmartExtended.GUID,
         )

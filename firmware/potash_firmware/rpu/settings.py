@@ -67,6 +67,8 @@ class RpuSettings:
     """A host may inject faults, and clear them."""
     placement: PlacementSettings | None = None
     """The settings of a drive with flexible data placement."""
+    power_states: bool = False
+    """The drive has power states; its time is modelled."""
     ocp: bool = False
     """The drive has log pages of the Open Compute Project; its time is modelled."""
     time: TimeSettings | None = None

@@ -158,6 +158,11 @@ def _configure_events(controller: Controller) -> None:
     controller.reports.zones_changed()
 
 
+def _power(controller: Controller) -> None:
+    if controller.power is not None:
+        controller.power.configure()
+
+
 def _monitor(controller: Controller) -> None:
     if controller.ocp is not None:  # an extension's feature may have the identifier
         controller.ocp.configure()
@@ -170,6 +175,8 @@ _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),
     FeatureId.NAMESPACE_WRITE_PROTECTION: _protect,
+    FeatureId.POWER_MANAGEMENT: _power,
+    FeatureId.AUTONOMOUS_POWER_STATE_TRANSITION: _power,
     LATENCY_MONITOR_FEATURE: _monitor,
 }
 """Apply the effects of a new value."""

@@ -103,6 +103,10 @@ def controller_structure(controller: Controller) -> IdentifyController:
             capabilities.Ctratt.ENDURANCE_GROUPS | capabilities.Ctratt.FLEXIBLE_DATA_PLACEMENT
         )
         says.endgidmax = GROUP
+    if controller.power is not None:
+        from potash_firmware.rpu.power import STATES
+
+        says.npss_z, says.apsta, says.psd = len(STATES) - 1, 1, STATES
     if controller.ocp is not None:
         says.ctratt |= capabilities.Ctratt.UUID_LIST
     if controller.board.dma.remote and not controller.board.queues.submissions[0].is_mapped:

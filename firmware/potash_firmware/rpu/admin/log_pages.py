@@ -323,7 +323,8 @@ def _endurance_page(make: Make) -> Page:
 def _ocp_smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     assert controller.ocp is not None
     used = sum(namespace.capacity for namespace in controller.namespaces.blocks.values())
-    return bytes(controller.ocp.smart(used))
+    transitions = 0 if controller.power is None else controller.power.transitions
+    return bytes(controller.ocp.smart(used, transitions))
 
 
 def _latency_monitor(controller: Controller, command: Command, fields: GetLogPage) -> bytes:

@@ -17,6 +17,7 @@ from nvme_spec.features import (
     FeatureId,
     HostBehavior,
     NumberOfQueues,
+    PowerManagement,
     Select,
     Timestamp,
     TimestampOrigin,
@@ -80,6 +81,8 @@ class Features(Part):
         """Changes with every value, for those that act on them."""
         self.own_coalescing: Callable[[], int] = lambda: 0
         """The value of Interrupt Coalescing while the host has set none."""
+        self.power_state: Callable[[], int] | None = None
+        """Gives the power state of a drive that has several."""
         self.write_through = False
         """The host has switched the volatile write cache off: every write is to be durable."""
         self.extended_formats = False
@@ -249,6 +252,9 @@ class Features(Part):
             return Value(self.granted_queues)
         if fid == FeatureId.TIMESTAMP and select == Select.CURRENT:
             return Value(0, bytes(self.timestamp))
+        if fid == FeatureId.POWER_MANAGEMENT and select == Select.CURRENT and self.power_state:
+            chosen = PowerManagement(self.chosen(fid) or 0)
+            return Value(PowerManagement(ps=self.power_state(), wh=chosen.wh).encode())
         # What cannot be saved has its default saved (section 5.15.1).
         values = {Select.CURRENT: self._values, Select.SAVED: self._saved}.get(Select(select), {})
         value = values.get(_key(fid, feature, dword, nsid))

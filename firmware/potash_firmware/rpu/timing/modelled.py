@@ -118,6 +118,8 @@ class ModelledTime:
         """The duration of the last execution."""
         self.completions: deque[TimedCompletion] = deque(maxlen=MOST_COMPLETIONS)
         self.monitor: Callable[[Sequence[TimedCompletion]], object] = len
+        self.wake: Callable[[int], int] = int
+        """The time at which the drive is ready for a request that arrives at a time."""
         self.completion_count = 0
         """All completions, those included that are no longer kept."""
         self._memory_free = 0
@@ -407,7 +409,7 @@ class ModelledTime:
 
     def arrival(self, at: int) -> int:
         """The time of the drive at which requests arrive that come `at` a time that has passed."""
-        return max(-(-at // self.factor), self.drive.now)
+        return max(-(-self.wake(at) // self.factor), self.drive.now)
 
     def time_of(self, completion: int) -> int:
         """The time at which a request is done that the drive completes so. Raises NvmeError."""

@@ -147,8 +147,9 @@ def _serve(config: configuration.Configuration, settings: DeviceSettings, path: 
                 time = modelled(config.time, planned, section.fdp, settings.rpu.extensions)
         drive = stack.enter_context(_drive(config, locked=not section.incoming))
         time = time or modelled(config.time, drive, section.fdp, settings.rpu.extensions)
-        if settings.rpu.ocp and time is None:
-            raise PotashError("--ocp is for modelled time; add --time modelled")
+        for name in ("power-states", "ocp"):
+            if getattr(settings.rpu, name.replace("-", "_")) and time is None:
+                raise PotashError(f"--{name} is for modelled time; add --time modelled")
         settings = replace(settings, rpu=replace(settings.rpu, time=time))
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:
@@ -214,6 +215,7 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
             compute=config.described_compute,
             copy_formats_enabled=config.memory.copy_formats,
             placement=section.fdp,
+            power_states=section.power_states,
             ocp=section.ocp,
         ),
         accelerators=config.described_accelerators,
