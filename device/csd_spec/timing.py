@@ -103,11 +103,16 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     """Pages of `relocated` that did not leave their dies (copy back)."""
     slc_programs: U64 = 0
     """Programs of units in SLC mode, of `programs`."""
+    area_writes: U64 = 0
+    """Pages of `host` that were written to random write areas of zones."""
+    commits: U64 = 0
+    """Pages programmed from these areas."""
 
     @property
     def write_amplification(self) -> float:
         """Pages programmed for each that the host wrote; 0 before any."""
-        written = self.host + self.relocated + self.translation + self.padding
+        kept = self.host - self.area_writes + self.commits
+        written = kept + self.relocated + self.translation + self.padding
         return written / self.host if self.host else 0.0
 
     @property

@@ -253,6 +253,13 @@ class BitErrors(TypedDict):
     refreshed: Annotated[Count, "Pages of 4 KiB relocated as they were old, or were read often."]
 
 
+class RandomWriteAreas(TypedDict):
+    """Random write areas of zones, from which pages are programmed when they are committed."""
+
+    written: Annotated[Count, "Pages of 4 KiB written to areas."]
+    committed: Annotated[Count, "Pages of 4 KiB programmed from areas."]
+
+
 class ModelledTime(TypedDict):
     """The modelled time of the drive; times are in the guest's seconds, the factor included."""
 
@@ -271,6 +278,7 @@ class ModelledTime(TypedDict):
     errors: Annotated[BitErrors, "Bit errors of the flash."]
     read_cache: Annotated[CacheAccesses, "The read cache."]
     copied_back: Annotated[Count, "Pages of 4 KiB relocated within their dies (copy back)."]
+    areas: Annotated[RandomWriteAreas, "Random write areas of zones."]
 
 
 class Extension(TypedDict):

@@ -27,6 +27,7 @@ from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.statistics import BOUNDS, Histogram
 from potash_firmware.rpu.timing.holding import Cause, Holding
+from potash_firmware.rpu.timing.report import timing_log
 from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
 
@@ -184,7 +185,7 @@ def snapshot(device: Running) -> reported.Snapshot:
 
 
 def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.ModelledTime:
-    log = timing.log()
+    log = timing_log(timing)
     scale = timing.factor / NANOSECONDS
     return reported.ModelledTime(
         factor=log.factor,
@@ -235,6 +236,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
         ),
         read_cache=reported.CacheAccesses(hits=log.read_hits, misses=log.read_misses),
         copied_back=log.copied,
+        areas=reported.RandomWriteAreas(written=log.area_writes, committed=log.commits),
     )
 
 

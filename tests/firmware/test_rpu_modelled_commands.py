@@ -19,6 +19,7 @@ from potash_device.media.store import MemoryMedia
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import Greedy, Policies, Superblocks
 from potash_firmware.ftl.requests import Op
+from potash_firmware.rpu.timing.report import timing_log
 from support.modelled_time import PROFILE, completions, drive_of, model, modelled
 from support.namespaces import ALL, attach, create, delete, finish
 from support.nvme_host import DATA, PAGE, Host, Queue
@@ -280,7 +281,7 @@ def test_a_fault_has_programs_fail(host: Host, queue: Queue) -> None:
     send(host, queue, WRITE, 1, 0, 0, FUA | 7)
     completions(host, queue)
     assert controller.faults.listed() == [fault._replace(identifier=1, triggered=2)]
-    assert controller.timing is not None and controller.timing.log().grown_bad == 2
+    assert controller.timing is not None and timing_log(controller.timing).grown_bad == 2
     with Host() as other, pytest.raises(NvmeError, match="modelled time"):
         other.rpu.controller.faults.add(fault)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,21 +14,26 @@ from potash.sections import TimeSection
 from potash_device.flash.profile import PAGE
 from potash_device.flash.scaling import ZoneShape
 from potash_device.media.drive import Drive
-from potash_device.media.shapes import NamespaceShape
+from potash_device.media.shapes import NamespaceShape, WriteAreas
 from potash_device.trace import Trace
 from potash_firmware.ftl.interface import Held
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
+from potash_firmware.rpu.timing.report import timing_log
 from support.modelled_time import flash_of, timing_of
 from support.modelled_time import modelled as modelled_drive
 from support.nvme_host import DATA, Host
 from support.zones import (
     BLOCKS,
     CAPACITY,
+    COMMIT,
+    COPY,
     FINISH,
     FLUSH,
+    OPEN,
     READ,
     RESET,
+    WITH_AREA,
     WRITE,
     ZEROES,
     powered,
@@ -102,6 +108,31 @@ def test_actions_take_the_time_of_the_flash(host: Host) -> None:
     assert drive.counters.host == 2
 
 
+def test_overwrites_in_a_random_write_area_cost_no_flash() -> None:
+    areas = WriteAreas(4 * PAGE, 2 * PAGE)
+    with Drive.open(None, (shape(ZONES, areas),)) as drive:
+        for host in host_of(drive):
+            flash, send = timing_of(host).drive, 0x79
+            took(host, send, 0, 0, OPEN | WITH_AREA)
+            for lba in (0, 3, 0, 1, 2, 0):
+                assert took(host, WRITE, lba, 0) < flash.profile.program_ns[0]
+            host.put(struct.pack("<8xQH14x", 0, 0))
+            took(host, COPY, 1, 0)
+            assert flash.counters[:4] == (7, 0, 0, 0)
+            assert (flash.counters.area_writes, flash.counters.commits) == (7, 0)
+            took(host, send, 1, 0, COMMIT)
+            assert flash.counters.commits == 2
+            took(host, WRITE, 6, 0)  # one behind the area, whose end is at 6
+            assert (flash.counters.host, flash.counters.commits) == (8, 4)
+            assert took(host, send, 0, 0, FINISH) >= flash.profile.program_ns[0]
+            assert flash.counters.commits == 7
+            assert flash.counters.padding == -7 % flash.profile.superblock_pages
+            assert timing_of(host).programmed == (7 + flash.counters.padding) * PAGE
+            assert took(host, READ, 6, 0) >= flash.profile.read_ns[0]
+            took(host, send, 0, 0, RESET)
+            assert flash.counters.erased == 1
+
+
 def test_an_empty_zone_that_is_finished_erases_no_other(host: Host) -> None:
     timing = timing_of(host)
     fill(host, 0, 5)
@@ -165,11 +196,11 @@ def test_small_writes_of_zones_gather_in_slc(tmp_path: Path) -> None:
             for zone in range(ZONES):
                 took(host, WRITE, zone * BLOCKS, 0)
             model = flash_of(timing_of(host))
-            profile, before = model.profile, timing_of(host).log()
+            profile, before = model.profile, timing_log(timing_of(host))
             assert before.slc_programs == ZONES // profile.unit_pages
             assert took(host, FLUSH, 0) >= profile.slc_unit_ns
             assert took(host, WRITE, 1, 1 << 30) >= profile.slc_unit_ns  # FUA
-            log = timing_of(host).log()
+            log = timing_log(timing_of(host))
             assert log.slc_programs == before.slc_programs + 2
             assert (log.slc, log.folded, log.host) == (2, 0, ZONES + 1)  # of a unit each
             places = model.state.places.copy()
@@ -179,12 +210,12 @@ def test_small_writes_of_zones_gather_in_slc(tmp_path: Path) -> None:
             model = flash_of(timing_of(host))
             assert (model.state.places == places).all()
             took(host, 0x79, 0, 0, FINISH)
-            log = timing_of(host).log()
+            log = timing_log(timing_of(host))
             assert (log.slc, log.folded, log.relocated) == (1, 2, 2)
             for zone in range(1, ZONES):
                 took(host, 0x79, zone * BLOCKS, 0, RESET)
             assert (model.state.staged == -1).all()
-            log = timing_of(host).log()
+            log = timing_log(timing_of(host))
             assert (log.slc, log.folded) == (0, 2)
 
 

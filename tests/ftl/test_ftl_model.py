@@ -184,7 +184,7 @@ def test_the_formulas_have_their_published_values() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"op": 8}, "is of no kind"),
+        ({"op": 10}, "is of no kind"),
         ({"time": 9}, "comes before"),
         ({"time": (1 << 62) + 1}, "comes in more than"),
         ({"count": 0}, "has no pages"),

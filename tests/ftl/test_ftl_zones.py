@@ -146,6 +146,27 @@ def test_an_idle_drive_takes_the_times_of_femus_zones(
 
 
 @pytest.mark.parametrize("kind", [Drive, Reference])
+def test_pages_of_a_random_write_area_are_programmed_once(kind: Either) -> None:
+    profile = zoned(zone_buffer_bytes=4 * PAGE)
+    drive, (stream, first) = kind(profile), zone(profile, 2)
+    now = 0
+    for turn in range(10):
+        now = drive.submit(turn * SECOND, Op.WRITE_AREA, first + turn % 2, 1, stream)
+        assert now == turn * SECOND + OVERHEAD - 20  # no command of another kind
+    assert drive.submit(now, Op.READ, first, 1, stream) == now + OVERHEAD - 20
+    assert drive.counters.programs == 0
+    now = drive.submit(SECOND * 10, Op.COMMIT, first, 8, stream)
+    # Four units are in the zone's buffer, and each of four dies programs one of the others.
+    assert now == SECOND * 10 + OVERHEAD + 5000
+    counters = drive.counters
+    assert (counters.host, counters.area_writes, counters.commits) == (10, 10, 8)
+    assert (counters.programs, counters.write_amplification) == (8, 0.8)
+    assert (
+        drive.submit(11 * SECOND, Op.READ, first, 1, stream) == 11 * SECOND + OVERHEAD - 20 + 1000
+    )
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_a_zone_has_the_throughput_of_its_dies(kind: Either, width: int) -> None:
     profile = zoned(width=width, buffer_bytes=0)

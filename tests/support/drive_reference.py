@@ -98,10 +98,9 @@ class Reference(PageMapped):
         """The stream of the zone that has a superblock, or -1."""
         self.asked = 0
         """Victims for a page of a request."""
-        self.op, self.maps = Op.READ, False
-        """The request that is served, and whether its pages are translated."""
-        self.stream = self.target = 0
-        """The stream that is written, and the reclaim group that is to have room."""
+        self.op, self.maps, self.stream, self.target = Op.READ, False, 0, 0
+        """The request that is served, whether its pages are translated, the stream that is written,
+        and the reclaim group that is to have room."""
         self.handles: dict[int, int] = {}
         """The stream that wrote each page."""
         self.by_stream = [[0, 0, 0] for _ in range(profile.streams)]
@@ -127,12 +126,14 @@ class Reference(PageMapped):
         zoned = stream >= self.profile.frontiers
         self.op, self.maps = op, bool(self.profile.mapping_cache) and not zoned
         self.stream = stream
-        if op == Op.RESET:
-            return self._reset(ready, stream)
-        if op == Op.FINISH:
-            return self._finish(ready, self.open[stream])
-        if op == Op.WRITE and zoned:
-            return self._write_zone(ready, pages, stream, fua)
+        if op in (Op.RESET, Op.FINISH):
+            return (self._reset if op == Op.RESET else self._finish)(ready, stream)
+        if op == Op.WRITE_AREA:
+            self.counts["area_writes"] += len(pages)
+            self.counts["host"] += len(pages)
+            return self.flash.send(self.flash.link_in, ready, len(pages))
+        if op in (Op.WRITE, Op.COMMIT) and zoned:
+            return self._write_zone(ready, pages, stream, fua, op)
         return super().serve(ready, op, pages, stream, fua, hint)
 
     def format(self, ready: int) -> int:
@@ -169,7 +170,7 @@ class Reference(PageMapped):
 
     # Zones.
 
-    def _write_zone(self, ready: int, pages: range, zone: int, fua: bool) -> int:
+    def _write_zone(self, ready: int, pages: range, zone: int, fua: bool, op: Op) -> int:
         """Without translation and padding; a page may come in parts, as blocks can be smaller."""
         end = latest = ready
         for page in pages:
@@ -182,14 +183,16 @@ class Reference(PageMapped):
             number = self._stage(zone, page, pages.stop - page, ready)
             own = self.profile.zone_units and number == zone
             admitted = self._admit_zone(zone, ready) if own else self.admit(ready)
-            arrived = self.flash.send(self.flash.link_in, admitted, 1)
+            arrived = admitted
+            if op == Op.WRITE:
+                arrived = self.flash.send(self.flash.link_in, admitted, 1)
             programmed = self.place(number, page, arrived, not own)
             if own and programmed:
                 self.units[zone].append(programmed)
                 self.written = max(self.written, programmed)
             latest = max(latest, programmed)
             end = max(end, arrived, 0 if own or self.room else programmed)
-            self.counts["host"] += 1
+            self.counts["host" if op == Op.WRITE else "commits"] += 1
         if fua and self.profile.zone_slc_superblocks and not self.profile.protected:
             end = max(end, latest)
             if self.staged[zone]:
@@ -313,10 +316,10 @@ class Reference(PageMapped):
                 end = max(end, self.flash.erased[block])
         return end
 
-    def _finish(self, ready: int, frontier: Frontier) -> int:
+    def _finish(self, ready: int, zone: int) -> int:
         """Program the rest of the superblock that a zone has open, without data."""
-        end = ready
-        self._gather(frontier.number, ready)
+        frontier, end = self.open[zone], ready
+        self._gather(zone, ready)
         while frontier.block >= 0:
             partial = frontier.filled % self.unit
             if partial and not self.profile.zone_units:
@@ -326,8 +329,7 @@ class Reference(PageMapped):
                 frontier.ready = max(frontier.ready, ready)
                 self.counts["padding"] += self.unit - partial
                 done = self.program(frontier)
-            self.written = max(self.written, done)
-            end = max(end, done)
+            self.written, end = max(self.written, done), max(end, done)
         return end
 
     def open_superblock(self, frontier: Frontier) -> None:

@@ -156,18 +156,19 @@ class _Zones:
         page before, as blocks may be smaller than pages."""
         zone = int(self._random.integers(0, len(self._pointers)))
         pointer, first = self._pointers[zone], self._first + zone * self._size
-        op = self._random.choice([Op.READ, Op.WRITE, Op.RESET, Op.FINISH], p=[0.2, 0.7, 0.06, 0.04])
-        if op == Op.WRITE and pointer == self._size:
+        ops = [Op.READ, Op.WRITE, Op.RESET, Op.FINISH, Op.WRITE_AREA, Op.COMMIT]
+        op = self._random.choice(ops, p=[0.2, 0.4, 0.06, 0.04, 0.15, 0.15])
+        if op in (Op.WRITE, Op.COMMIT) and pointer == self._size:
             op = Op.RESET
         again = int(pointer > 0 and self._random.random() < 0.2)
         most = max(1, min(64, self._size - pointer + again))
         count = int(self._random.integers(1, most + 1))
         request["op"], request["stream"] = op, self._stream + zone
         request["first"], request["count"] = first + pointer - again, count
-        if op == Op.READ:
+        if op in (Op.READ, Op.WRITE_AREA):
             request["first"] = first + self._random.integers(0, self._size)
             request["count"] = 1
-        elif op == Op.WRITE:
+        elif op in (Op.WRITE, Op.COMMIT):
             self._pointers[zone] += count - again
         else:
             request["first"] = request["count"] = 0
@@ -189,7 +190,7 @@ def lost(drive: Drive, asked: NDArray[np.void], completions: NDArray[np.int64]) 
         return set()
     kept = set[int]()
     for _, op, first, count, _, _ in asked.tolist():
-        if op == Op.WRITE:
+        if op in (Op.WRITE, Op.COMMIT):
             kept |= set(range(first, first + count))
         elif op == Op.TRIM:
             kept -= set(range(first, first + count))

@@ -226,7 +226,7 @@ class PythonFtl(ABC):
             short = count == 1 and p.short_read_command_ns >= 0
             cost = p.short_read_command_ns if short else p.read_command_ns
             cost += count * p.read_page_ns
-        elif op == Op.WRITE:
+        elif op in (Op.WRITE, Op.WRITE_AREA):
             cost = p.write_command_ns + count * p.write_page_ns
         else:
             cost = p.other_command_ns

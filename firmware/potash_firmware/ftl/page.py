@@ -80,7 +80,7 @@ def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
         cost = settings[state.READ_COMMAND] + count * settings[state.READ_PAGE]
         if count == 1 and settings[state.SHORT_READ_COMMAND] >= 0:
             cost = settings[state.SHORT_READ_COMMAND] + settings[state.READ_PAGE]
-    elif op == state.WRITE:
+    elif op == state.WRITE or op == state.WRITE_AREA:
         cost = settings[state.WRITE_COMMAND] + count * settings[state.WRITE_PAGE]
     else:
         cost = settings[state.OTHER_COMMAND]
@@ -126,6 +126,14 @@ def serve(s: DriveState, request: Any) -> Flag:
         finish(s, stream, r[state.READY])
         return True
     ready, zoned = r[state.READY], stream >= settings[state.FRONTIERS]
+    if op == state.WRITE_AREA:
+        r[state.END] = max(r[state.END], send(s.flash, 0, ready, count))
+        s.counters[state.HOST] += count
+        s.counters[state.AREA_WRITES] += count
+        return True
+    commits = op == state.COMMIT
+    if commits:
+        op = state.WRITE
     maps = settings[state.MAPPING_CACHE] and not zoned
     while r[state.STEP] < count:
         page = first + r[state.STEP]
@@ -152,10 +160,10 @@ def serve(s: DriveState, request: Any) -> Flag:
                 frontier = stage(s, stream, page, count - r[state.STEP], ready)
             own = zoned and settings[state.ZONE_UNITS] and frontier == stream
             mapped = admit_zone(s, stream, mapped) if own else admit(s, mapped)
-            arrived = send(s.flash, 0, mapped, 1)
+            arrived = mapped if commits else send(s.flash, 0, mapped, 1)
             r[state.END] = max(r[state.END], arrived)
             r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, frontier, page, arrived))
-            s.counters[state.HOST] += 1
+            s.counters[state.COMMITS if commits else state.HOST] += 1
             if not zoned:
                 reclaim.count_written(s, stream, page)
         else:

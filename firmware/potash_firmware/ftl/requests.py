@@ -14,7 +14,8 @@ from potash_device.flash.profile import Profile
 class Op(IntEnum):
     """Kinds of requests. Write Zeroes is a TRIM, as the drive deallocates; FORMAT is also what
     Sanitize by block or crypto erase comes to; CLOSE has a stream begin another superblock; RESET
-    erases a zone's superblocks, and FINISH fills the one that it has open."""
+    erases a zone's superblocks, and FINISH fills the one that it has open. WRITE_AREA writes to the
+    random write area of a zone, which is in memory, and COMMIT programs pages from there."""
 
     READ = 0
     WRITE = 1
@@ -24,6 +25,8 @@ class Op(IntEnum):
     CLOSE = 5
     RESET = 6
     FINISH = 7
+    WRITE_AREA = 8
+    COMMIT = 9
 
 
 REQUEST = np.dtype(
@@ -37,9 +40,9 @@ REQUEST = np.dtype(
     ]
 )
 """Nanoseconds at which the doorbell rings, in ascending order; an `Op`; the first logical page and
-how many, 0 from FLUSH on; the stream of a WRITE or CLOSE; whether it has FUA.
+how many, 0 from FLUSH to FINISH; the stream of a WRITE or CLOSE; whether it has FUA.
 
-For reads, writes, resets and finishes of zones, the stream is `frontiers` of the profile and the
+For requests of zones, the stream is `frontiers` of the profile and the
 number that the zone has while it has superblocks; numbers are less than `superblocks`."""
 COLUMNS = 6
 """Number of these columns."""
@@ -103,16 +106,25 @@ class Counters(NamedTuple):
     """Relocated within their dies (copy back); counted in `relocated`, too."""
     slc_programs: int = 0
     """Programs of units in SLC mode; counted in `programs`, too."""
+    area_writes: int = 0
+    """Written to random write areas of zones; counted in `host`, too."""
+    commits: int = 0
+    """Programmed from these areas."""
 
     def since(self, before: "Counters") -> "Counters":
         """The counts since an earlier time."""
         return Counters(*(now - then for now, then in zip(self, before, strict=True)))
 
     @property
+    def programmed(self) -> int:
+        """Pages, for the host or by the drive itself, with padding."""
+        kept = self.host - self.area_writes + self.commits
+        return kept + self.relocated + self.translation + self.padding
+
+    @property
     def write_amplification(self) -> float:
         """Pages programmed for each that the host wrote; 0 before any."""
-        written = self.host + self.relocated + self.translation + self.padding
-        return written / self.host if self.host else 0.0
+        return self.programmed / self.host if self.host else 0.0
 
 
 class StreamCounters(NamedTuple):
@@ -139,13 +151,13 @@ def problem_of(
     profile: Profile, now: int, time: int, op: int, first: int, count: int, stream: int
 ) -> str | None:
     """The reason why the drive cannot have a request, as for `check`; None if it can."""
-    if not Op.READ <= op <= Op.FINISH:
+    if not Op.READ <= op <= Op.COMMIT:
         return "is of no kind that a drive knows"
     if time < now:
         return "comes before the one before it"
     if time > LATEST:
         return "comes in more than 146 years"
-    if op < Op.FLUSH:
+    if op < Op.FLUSH or op > Op.FINISH:
         if count < 1 or first < 0:
             return "has no pages"
         if first + count > profile.logical_pages:
@@ -185,9 +197,9 @@ def in_closed_loop(
 def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
     """Raises RequestError for the first kind of request that the drive cannot have."""
     op, first, count = requests["op"], requests["first"], requests["count"]
-    whole = op >= Op.FLUSH
+    whole = (op >= Op.FLUSH) & (op <= Op.FINISH)
     for wrong, problem in (
-        ((op < Op.READ) | (op > Op.FINISH), "is of no kind that a drive knows"),
+        ((op < Op.READ) | (op > Op.COMMIT), "is of no kind that a drive knows"),
         (np.diff(requests["time"], prepend=now) < 0, "comes before the one before it"),
         (requests["time"] > LATEST, "comes in more than 146 years"),
         (~whole & ((count < 1) | (first < 0)), "has no pages"),

@@ -29,9 +29,10 @@ COPY_BACK, ZONE_SLC = 31, 32
 COUNTERS = (
     *("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded"),
     *("refreshed", "lost", "read_hits", "read_misses", "copied"),
+    *("area_writes", "commits"),
 )
 HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(8)
-REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES, COPIED = range(8, 13)
+REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES, COPIED, AREA_WRITES, COMMITS = range(8, 15)
 
 WRITTEN_BY_HOST, MOVED_BY_DRIVE, PADDED = range(3)
 """Columns of the counters of streams."""
@@ -62,7 +63,7 @@ or of the SLC buffer of zones; IS_CACHED is a full one of the SLC cache, which i
 been folded."""
 LOST = -2
 FULL = (IS_CLOSED, IS_ZONED, IS_CACHED)
-READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE, RESET, FINISH = map(int, Op)
+READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE, RESET, FINISH, WRITE_AREA, COMMIT = map(int, Op)
 
 
 class DriveState(NamedTuple):

@@ -32,6 +32,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.timing.report import timing_log
 
 DWORD = 4
 
@@ -415,7 +416,7 @@ PAGES: dict[int, Page] = {
     csd_spec.opcodes.TIMING_LOG_PAGE: Page(
         Scope.CONTROLLER,
         lambda controller, *_: (
-            TimingLog() if controller.timing is None else controller.timing.log()
+            TimingLog() if controller.timing is None else timing_log(controller.timing)
         ).encode(),
     ),
     csd_spec.opcodes.LogPage.NOTICES: Page(Scope.CONTROLLER, _notices, upcalls=True),

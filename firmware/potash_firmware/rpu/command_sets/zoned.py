@@ -32,9 +32,6 @@ from potash_firmware.rpu.transfer import check_size
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
-Charge = Callable[[Controller, "ModelledTime", Target], int | None]
-"""The time at which the modelled drive has executed a command."""
-
 _CONTROLLER_ATTRIBUTES = (
     zoned.ZoneAttribute.FINISHED_BY_CONTROLLER
     | zoned.ZoneAttribute.FINISH_RECOMMENDED
@@ -62,35 +59,33 @@ def _reading(handler: Handler, *, moves_data: bool = True) -> Handler:
     return run
 
 
-def _writing(handler: Handler, charge: Charge) -> Handler:
-    """A command that writes blocks, which begin at the write pointer of their zone."""
+def _writing(handler: Handler, *, moves_data: bool = True, timed: bool = True) -> Handler:
+    """A command that writes blocks, where their zone takes them."""
 
     def run(controller: Controller, command: Command) -> Result:
-        return _write(controller, command, handler, charge)
+        return _write(controller, command, handler, moves_data=moves_data, timed=timed)
 
     return run
 
 
-def _write_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
+def _charge(
+    controller: Controller, timing: "ModelledTime", blocks: Target, committed: range | None
+) -> int:
+    """The time at which the modelled drive has executed a write. Zeroes are programmed, as the
+    places of a zone are filled one after another."""
     nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
     stream = stream_of(controller, nsid, blocks.placement)
-    return timing.write(
-        nsid, blocks.offset, blocks.length, fua=fua, stream=stream, hint=blocks.hint
+    area = committed is not None
+    end = timing.write(
+        nsid, blocks.offset, blocks.length, fua=fua, stream=stream, hint=blocks.hint, area=area
     )
+    return max(end, timing.commit(blocks.namespace, committed or range(0)))
 
 
-def _zeroes_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
-    # Zeroes are programmed, as the places of a zone are filled one after another.
-    return _write_time(controller, timing, blocks)
-
-
-def _no_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
-    return None
-
-
-def _write(controller: Controller, command: Command, handler: Handler, charge: Charge) -> Steps:
+def _write(
+    controller: Controller, command: Command, handler: Handler, *, moves_data: bool, timed: bool
+) -> Steps:
     """Claim the blocks, store the record of their zone, and then write them."""
-    moves_data = charge is _write_time
     blocks = target(controller, command, moves_data=moves_data)
     namespace = _zoned(controller, command)
     yield from _no_reset(namespace, blocks.slba)
@@ -99,9 +94,10 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
         controller.transfer.views(command, blocks.length, write=False)
         add_data(controller, command, blocks)
     zones, zone = namespace.zones, namespace.zones.of(blocks.slba)
-    namespace.claim(blocks.slba, blocks.blocks)
-    resets = zone.resets
-    due = None if controller.timing is None else charge(controller, controller.timing, blocks)
+    committed = namespace.claim(blocks.slba, blocks.blocks)
+    resets, due = zone.resets, None
+    if timed and controller.timing is not None:
+        due = _charge(controller, controller.timing, blocks, committed)
     yield from _store_claims(controller, namespace)
 
     def write_claimed() -> Result:
@@ -159,9 +155,9 @@ def _store_claims(controller: Controller, namespace: ZonedNamespace) -> Steps:
 read = _reading(read_write.read)
 compare = _reading(optional.compare)
 verify = _reading(optional.verify, moves_data=False)
-write = _writing(read_write.write, _write_time)
-write_zeroes = _writing(optional.write_zeroes, _zeroes_time)
-write_uncorrectable = _writing(optional.write_uncorrectable, _no_time)
+write = _writing(read_write.write)
+write_zeroes = _writing(optional.write_zeroes, moves_data=False)
+write_uncorrectable = _writing(optional.write_uncorrectable, moves_data=False, timed=False)
 
 
 # Commands of zones.
@@ -196,6 +192,7 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
     with_area = fields.allocate_area and action in _ALLOCATING
     if with_area:
         zones.require_area([zones.starting(fields.slba)])
+    written = [zones.written_ahead(zone) for zone in selected]
     zones.take(action, selected)
     if extension is not None:
         selected[0].extension = extension
@@ -204,6 +201,8 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
         selected[0].attributes |= zoned.ZoneAttribute.RANDOM_WRITE_AREA
     due = None
     if controller.timing is not None and action is zoned.ZoneSendAction.FINISH:
+        for blocks in written:
+            controller.timing.commit(namespace, blocks)
         ends = [controller.timing.finish(namespace.nsid, zone.number) for zone in selected]
         due = max(ends, default=None)
     stored = _store_claims(controller, namespace)
@@ -220,8 +219,10 @@ def _flush_area(controller: Controller, namespace: ZonedNamespace, lba: int) -> 
         raise NvmeError(Status.INVALID_FIELD, f"no random write area has block {lba}")
     yield from _no_reset(namespace, lba)
     require_writable(controller, namespace)
-    namespace.zones.flush_area(lba)
-    return (yield from _store_claims(controller, namespace))
+    committed, timing = namespace.zones.flush_area(lba), controller.timing
+    due = None if timing is None else timing.commit(namespace, committed)
+    stored = _store_claims(controller, namespace)
+    return (yield from controller.scheduler.not_before(due, stored))
 
 
 def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone]) -> Steps:

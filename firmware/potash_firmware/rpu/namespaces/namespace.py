@@ -160,6 +160,10 @@ class Namespace:
     def require_readable(self, lba: int, count: int) -> None:
         """Raise NvmeError where some of these blocks have no data to give."""
 
+    def has_area(self, lba: int) -> bool:
+        """True for a block of a zone with a random write area."""
+        return False
+
     def claim(self, lba: int, count: int) -> range | None:
         """These blocks are about to be written; the blocks that leave a random write area by that,
         if they are in one. Raises NvmeError where they cannot be."""

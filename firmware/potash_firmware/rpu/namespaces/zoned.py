@@ -65,6 +65,10 @@ class ZonedNamespace(Namespace):
         """Raise NvmeError for blocks in offline zones (`Zones.require_readable`)."""
         self.zones.require_readable(lba, count)
 
+    def has_area(self, lba: int) -> bool:
+        """True for a block of a zone with a random write area."""
+        return self.zones.has_area(self.zones.of(lba))
+
     def claim(self, lba: int, count: int) -> range | None:
         """Advance the write pointer over blocks (`Zones.claim`). Raises NvmeError."""
         return self.zones.claim(lba, count)

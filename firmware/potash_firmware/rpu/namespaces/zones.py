@@ -262,6 +262,11 @@ class Zones:
             self.become(zone, ZoneState.FULL)
         return range(first, first + count)
 
+    def written_ahead(self, zone: Zone) -> range:
+        """The blocks of a zone's random write area up to the last one that is written."""
+        first = zone.first + zone.pointer
+        return range(first, first + zone.ahead)
+
     def flush_area(self, lba: int) -> range:
         """Commit the blocks of a random write area up to `lba`, which is the last of them. Raises
         NvmeError; nothing has changed then."""

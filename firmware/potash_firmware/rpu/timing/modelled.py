@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 
-from csd_spec.timing import TimingLog
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
 from potash_device.cores import DEFAULT, CoreProfile
@@ -24,6 +23,7 @@ from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import Ftl, FtlError, Held, Keeper
 from potash_firmware.ftl.requests import FAILED, WORN, Op
 from potash_firmware.rpu.deadlines import GuestClock
+from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.layout import Layout
 from potash_firmware.rpu.timing.shares import Shares
@@ -247,20 +247,23 @@ class ModelledTime:
             first = min(first, end - 1)
         pieces = self._layout.find(nsid, first, max(0, end - first))
         zones = self._zones.get(nsid)
-        if op is Op.WRITE and self.drive.hints:
+        if op in (Op.WRITE, Op.WRITE_AREA) and self.drive.hints:
             size = self._zone_sizes.get(nsid)
             zone = offset // size if size else None
             hint = hint._replace(stream=stream, zone=zone, offset=offset % PAGE)
         if zones is None:
+            if op is Op.COMMIT:
+                return at
+            op = Op.WRITE if op is Op.WRITE_AREA else op
             return self._submit(op, pieces, at, fua=fua, stream=stream, hint=hint)
         zone = offset // zones.size
-        if op is Op.WRITE:
+        if op is Op.WRITE or op is Op.COMMIT:
             stale = None if offset % zones.size else self._streams.of(nsid, zone)
             if stale is not None:  # the state of the drive is older than the blocks
                 self._submit(Op.RESET, _WHOLE, at, stream=stale)
             stream = self._streams.give(nsid, zone)
             return self._submit(op, pieces, at, fua=fua, stream=stream, hint=hint)
-        if op is Op.READ:
+        if op is Op.READ or op is Op.WRITE_AREA:
             return self._submit(op, pieces, at, stream=self._streams.first)
         return self._reset(nsid, range(zone, -(-(offset + length) // zones.size)), at)
 
@@ -295,11 +298,20 @@ class ModelledTime:
         fua: bool = False,
         stream: int = 0,
         hint: Hint = NO_HINT,
+        area: bool = False,
     ) -> int:
         """The same as `charge`, for a write that begins when the data that is read for it is there:
-        at `after`, or when bytes of the namespace have been read."""
+        at `after`, or when bytes of the namespace have been read; it may be to a zone's `area`."""
         after = max((self.read(nsid, first, size) for first, size in sources), default=after)
-        return self.charge(nsid, Op.WRITE, offset, length, after, fua, stream, hint)
+        op = Op.WRITE_AREA if area else Op.WRITE
+        return self.charge(nsid, op, offset, length, after, fua, stream, hint)
+
+    def commit(self, namespace: Namespace, blocks: range) -> int:
+        """The time at which the write buffer has blocks from the random write area of a zone."""
+        size = namespace.block_size
+        if not blocks:
+            return self.clock.now()
+        return self.charge(namespace.nsid, Op.COMMIT, blocks.start * size, len(blocks) * size)
 
     def memory(self, touched: int, sent: int = 0, after: int | None = None) -> int:
         """The time at which a command on memory namespaces completes that arrives now.
@@ -369,9 +381,7 @@ class ModelledTime:
     @property
     def programmed(self) -> int:
         """Bytes written to flash since the start, for the host or by the drive itself."""
-        counts = self.drive.counters
-        pages = counts.host + counts.relocated + counts.translation + counts.padding
-        return pages * PAGE
+        return self.drive.counters.programmed * PAGE
 
     @property
     def erased(self) -> int:
@@ -441,36 +451,6 @@ class ModelledTime:
         if self._advice and not (hint.frequency or hint.latency or hint.sequential):
             given = given.with_attributes(self._advice[first])
         return given, hint._replace(data=hint.data[size:], offset=0)
-
-    def log(self) -> TimingLog:
-        """The log page on modelled time: lateness, frozen time, and the modelled flash."""
-        drive, lateness, profile = self.drive, self.lateness, self.drive.profile
-        erases = drive.spread
-        return TimingLog(
-            modelled=1,
-            factor=self.factor,
-            guest_ns=self.clock.now(),
-            frozen_ns=self.clock.behind,
-            commands=lateness.count,
-            late_ns=lateness.total,
-            late_p50_ns=lateness.percentile(0.5),
-            late_p99_ns=lateness.percentile(0.99),
-            late_most_ns=lateness.largest,
-            **drive.counters._asdict(),
-            dies=profile.total_dies,
-            channels=profile.channels,
-            cores=profile.cores,
-            **drive.wear._asdict(),
-            superblocks=profile.superblocks,
-            erases=erases.total,
-            erases_least=erases.min,
-            erases_p50=erases.p50,
-            erases_p90=erases.p90,
-            erases_p99=erases.p99,
-            erases_most=erases.max,
-            executions=self.executions,
-            execution_ns=self.execution_ns,
-        )
 
     def completed(self, *completions: TimedCompletion) -> None:
         """Keep completions for the log page on traffic."""

@@ -121,7 +121,8 @@ class DriveSimulated(NamedTuple):
         "relocated pages that were in the SLC cache (`folded`), and that were old or read often "
         "(`refreshed`); pages that could not be read when they were relocated (`lost`); hits "
         "and misses of the read cache; pages relocated within their dies (`copied`); those of the "
-        "programs that were in SLC mode (`slc_programs`).",
+        "programs that were in SLC mode (`slc_programs`); pages written to random write "
+        "areas of zones (`area_writes`), and programmed from there (`commits`).",
     ]
     dies_busy: Annotated[
         Amount, "Mean busy share of the dies, of the modelled time; above 1 if work remained."

@@ -171,7 +171,9 @@ def _write(
         durable = unmark or fields.fua or namespace.write_through
         if controller.placement is not None:
             controller.placement.write(namespace.nsid, placement, length)
-        namespace.claim(destination.slba, destination.blocks)
+        committed = namespace.claim(destination.slba, destination.blocks)
+        if committed and controller.timing is not None:
+            controller.timing.commit(namespace, committed)
         try:
             error = yield controller.media_work.on_blocks(
                 destination.in_flight,
@@ -203,6 +205,7 @@ def _write(
             sources=ranges[1:],
             fua=fua,
             stream=stream,
+            area=namespace.has_area(destination.slba),
         )
     return (yield from controller.scheduler.not_before(due, steps()))
 
