@@ -115,7 +115,7 @@ def test_the_output_of_a_step_is_the_input_of_the_next(apu: Board) -> None:
         LogEntryType.STEP_FINISHED,
         LogEntryType.JOB_FINISHED,
     ]
-    assert apu.log_texts(LogEntryType.STEP_FINISHED)[1].endswith("bytes of output in step 2 of 3")
+    assert apu.log_texts(LogEntryType.STEP_FINISHED)[1].startswith("step 2 of 3: returned 8")
 
 
 def test_steps_have_their_own_arguments(apu: Board) -> None:
@@ -216,7 +216,7 @@ def test_the_step_that_ends_a_chain_is_named(
         apu.wait()
     assert apu.status().status == status and not apu.ended
     assert len(apu.log_texts(LogEntryType.STEP_FINISHED)) == ended
-    assert f" in step {ended + 1} of 3" in apu.log_texts(kind)[-1]
+    assert apu.log_texts(kind)[-1].startswith(f"step {ended + 1} of 3: ")
     if end is not reset:
         assert steps_of(apu) == (ended, 3)
         assert start(apu, STEPS) == 0
@@ -288,7 +288,7 @@ def test_a_step_whose_writes_fail_ends_the_chain(apu: Board) -> None:
     assert start(apu, [JobStep(ADD), JobStep(7), JobStep(ADD)]) == 0
     assert apu.wait().status == StatusId.FAILED and steps_of(apu) == (1, 3)
     (text,) = apu.log_texts(LogEntryType.INVALID_OUTPUT_BUFFER)
-    assert "in step 2 of 3" in text
+    assert text.startswith("step 2 of 3: ")
 
 
 def test_a_chain_outlives_a_worker_that_is_lost_between_two_steps(apu: Board) -> None:

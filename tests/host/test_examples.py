@@ -116,6 +116,22 @@ def test_a_demo_of_a_model_gives_the_reference_kernels_bytes(
         assert len(report["classes"]) == 5
 
 
+def test_a_chain_of_programs_moves_less_than_round_trips(
+    socket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = runpy.run_path(str(EXAMPLES / "chain" / "chain.py"))
+    assert script["main"](f"vfio-user:{socket}", True) == 0
+    report = json.loads(capsys.readouterr().out)
+    runs = struct.iter_unpack("Bc", bytes.fromhex(report["output"]))
+    read = b"".join(length * digit for length, digit in runs)
+    fields_of_records = script["RECORD"].iter_unpack(script["records"]())
+    pictures = [picture for _, camera, picture in fields_of_records if camera == 3]
+    digits = runpy.run_path(str(EXAMPLES / "digits" / "example.py"))
+    assert report["equal"] and read == digits["expected"](digits["MODEL"] + b"".join(pictures))
+    link = report["link_bytes"]
+    assert 50 * link["as_chain"] < link["with_round_trips"] < report["input"] / 5
+
+
 def need(name: str) -> None:
     """Skip the test of an example whose network cannot be had, which is not in the repository."""
     if name == WAKE_WORD:

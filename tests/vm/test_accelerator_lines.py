@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -60,6 +61,15 @@ def test_the_example_command_flow_step_by_step(linux: Guest) -> None:
     for number, step in enumerate(steps(), start=1):
         sh(linux, step)
         check_step(number, lambda name: content(linux, name))
+
+
+def test_three_programs_run_as_a_chain_and_with_round_trips(linux: Guest) -> None:
+    for name in ("chain", "digits", "filter"):
+        linux.copy_in(EXAMPLE.parent / name, f"/share/{name}")
+    said = sh(linux, "python3 -s /share/chain/chain.py /dev/nvme0n1 --json")
+    report = json.loads(said)
+    link = report["link_bytes"]
+    assert report["equal"] and 50 * link["as_chain"] < link["with_round_trips"]
 
 
 def test_every_command_is_shown_and_does_what_is_said(linux: Guest) -> None:

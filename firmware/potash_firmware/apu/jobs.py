@@ -227,7 +227,7 @@ class JobRunner:
     def _place(self) -> str:
         """The step of a chain that is in progress, for texts; nothing for another job."""
         outcome = self._accelerator.outcome
-        return f" in step {outcome.ended + 1} of {outcome.steps}" if outcome.steps else ""
+        return f"step {outcome.ended + 1} of {outcome.steps}: " if outcome.steps else ""
 
     def not_loaded(self) -> None:
         """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
@@ -334,7 +334,7 @@ class JobRunner:
                 pass
             case Line(kind, text):
                 if kind is not LogEntryType.PROGRAM_OUTPUT and job is not None:
-                    text += self._place
+                    text = self._place + text
                 self._accelerator.log.add(kind, text)
             case Gathered(gathered) if job is not None:
                 room = self._accelerator.config.plan.writes_size
@@ -371,7 +371,7 @@ class JobRunner:
     def expired(self, worker: Worker) -> None:
         if self._accelerator.state is JobState.RUNNING:
             seconds = self._jobs.config.limits.seconds
-            self._expire(f"the job took more than {seconds:g} s{self._place}")
+            self._expire(f"{self._place}the job took more than {seconds:g} s")
 
     def _expire(self, reason: str) -> None:
         self._accelerator.log.add(LogEntryType.LIMIT_EXCEEDED, reason)
@@ -390,10 +390,10 @@ class JobRunner:
     def _lost(self, why: str) -> None:
         accelerator, before = self._accelerator, self._accelerator.state
         if before is JobState.RUNNING:
-            text = f"the job's process was lost{self._place}: {why}"
+            text = f"{self._place}the job's process was lost: {why}"
             accelerator.log.add(LogEntryType.PROCESS_LOST, text)
         if before in ENDED_BY_HOST:
-            accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before] + self._place)
+            accelerator.log.add(LogEntryType.JOB_FINISHED, self._place + ENDED_BY_HOST[before])
         if self._fire(Event.WORKER_LOST) is JobState.FAILED and before is not JobState.FAILED:
             self._report_end()
 
@@ -442,7 +442,7 @@ class JobRunner:
         if job.gathered:
             text += f", {job.gathered_bytes} bytes written to granted blocks"
         kind = LogEntryType.STEP_FINISHED if self._following else LogEntryType.JOB_FINISHED
-        accelerator.log.add(kind, text + self._place)
+        accelerator.log.add(kind, self._place + text)
         self._fire(Event.RETURNED)
         ranges, plan = job.message.output_ranges, accelerator.config.plan
         portions: list[tuple[int, tuple[ByteRange, ...]]] = []
@@ -461,7 +461,7 @@ class JobRunner:
         outcome = self._accelerator.outcome
         outcome.modelled += job.modelled
         if error:
-            text = f"the output could not be written to its blocks{self._place}: "
+            text = f"{self._place}the output could not be written to its blocks: "
             text += os.strerror(error)
             self._accelerator.log.add(LogEntryType.INVALID_OUTPUT_BUFFER, text)
             self._finish(Event.WRITE_FAILED)
