@@ -1,6 +1,7 @@
 """Messages survive the message, and nothing else passes for one."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -69,6 +70,18 @@ WORKS = st.builds(Work, st.tuples(*[COUNT] * len(KINDS)), *[COUNT] * 4, QUERIES,
 READS = st.lists(
     st.builds(Read, COUNT, U32, U64, st.integers(1, 1 << 40)), max_size=MAX_READS // 16
 ).map(lambda reads: tuple(sorted(reads)))
+EXECUTIONS = st.builds(
+    Execute,
+    U32,
+    U32,
+    U64,
+    st.tuples(U64, U64),
+    st.lists(
+        st.builds(MemoryRange, U64, U64, st.integers(1, 1 << 40)), max_size=MAX_MEMORY_RANGES
+    ).map(tuple),
+    U32,
+    row=st.integers(0, ENGINE_ROWS),
+)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     REQUESTS,
     st.builds(Reset, U32),
@@ -96,18 +109,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(JobLeft, U16, U32),
     st.builds(JobDue, U16, U32),
     st.builds(JobCounted, U16, U32, WORKS, READS, st.booleans()),
-    st.builds(
-        Execute,
-        U32,
-        U32,
-        U64,
-        st.tuples(U64, U64),
-        st.lists(
-            st.builds(MemoryRange, U64, U64, st.integers(1, 1 << 40)), max_size=MAX_MEMORY_RANGES
-        ).map(tuple),
-        U32,
-        row=st.integers(0, ENGINE_ROWS),
-    ),
+    EXECUTIONS,
 )
 
 A_REQUEST = Request(7, True, 0xC6, 1, (8, 0, 0x8000_0002, 0, 0, 9), 3, 32)
@@ -116,6 +118,36 @@ A_REQUEST = Request(7, True, 0xC6, 1, (8, 0, 0x8000_0002, 0, 0, 9), 3, 32)
 @given(MESSAGES)
 def test_every_message_survives_the_datagram(message: Message) -> None:
     assert messages.decode(messages.encode(message)) == message
+
+
+@given(EXECUTIONS, EXECUTIONS, U32)
+def test_encoded_executions_are_alike_if_only_their_tags_differ(
+    first: Execute, other: Execute, tag: int
+) -> None:
+    data = messages.encode(first)
+    again = messages.tagged(data, tag)
+    assert messages.decode(again) == replace(first, tag=tag)
+    assert (messages.tag_number(again), messages.nsid_of(again)) == (tag, first.nsid)
+    assert messages.untagged(again) == messages.untagged(data)
+    alike = messages.untagged(messages.encode(other)) == messages.untagged(data)
+    assert alike is (replace(other, tag=0) == replace(first, tag=0))
+
+
+@given(MESSAGES)
+def test_the_answer_of_a_program_that_has_returned_is_told_from_all_others(
+    message: Message,
+) -> None:
+    data = messages.encode(message)
+    is_plain = (
+        isinstance(message, Executed)
+        and message.outcome is Outcome.RETURNED
+        and message.work is None
+    )
+    assert messages.is_returned(data) is is_plain
+    if is_plain:
+        value = messages.value_of(data)
+        assert messages.returned(messages.tag_of(data), value) == data
+        assert message == Executed(messages.tag_number(data), Outcome.RETURNED, value)
 
 
 @given(st.binary(max_size=80))

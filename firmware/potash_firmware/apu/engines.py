@@ -36,7 +36,7 @@ from potash_firmware.mailbox.messages import (
     ShareMemory,
     ShareProgram,
     nsid_of,
-    tag_of,
+    tag_number,
     untagged,
 )
 
@@ -260,8 +260,7 @@ class _Engine:
         like = untagged(data)
         for worker in self.workers:
             if worker.like == like and worker.idle and worker.ran is not None:
-                tag = int.from_bytes(tag_of(data), "little")
-                self._running[worker] = _Execution(tag, worker.ran, worker.named)
+                self._running[worker] = _Execution(tag_number(data), worker.ran, worker.named)
                 self._supervisor.repeat(worker, data, self._limits.seconds)
                 return True
         return False

@@ -378,7 +378,7 @@ class Supervisor:
         try:
             for data in worker.datagrams(limit):
                 received = True
-                if worker.returned is not None and is_returned(data, worker.tag):
+                if worker.returned is not None and is_returned(data) and tag_of(data) == worker.tag:
                     worker.returned(data)
                     continue
                 message = channel.decode_from_worker(data)

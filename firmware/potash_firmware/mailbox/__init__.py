@@ -146,6 +146,11 @@ class _Port(Generic[Sent, Received]):
             return None
         return data
 
+    @property
+    def is_plain(self) -> bool:
+        """The last datagram came without a descriptor, and is not traced."""
+        return self.trace.sink is None
+
     def decode(self, data: bytes) -> Received:
         """The message in the datagram that was received last. Raises MailboxError."""
         message = self._message(data)
@@ -207,8 +212,7 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
 
     @property
     def is_plain(self) -> bool:
-        """The last datagram came without a descriptor, and is not traced."""
-        return self._descriptor == NO_DESCRIPTOR and self.trace.sink is None
+        return self._descriptor == NO_DESCRIPTOR and super().is_plain
 
     def _message(self, data: bytes) -> messages.ToApu:
         descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR

@@ -383,6 +383,16 @@ def tag_of(data: bytes) -> bytes:
     return data[4:8]
 
 
+def tag_number(data: bytes) -> int:
+    """The tag of an encoded message that has one."""
+    return int.from_bytes(data[4:8], "little")
+
+
+def tagged(data: bytes, tag: int) -> bytes:
+    """An encoded message with another tag."""
+    return data[:4] + tag.to_bytes(4, "little") + data[8:]
+
+
 def nsid_of(data: bytes) -> int:
     """The namespace of an encoded `Execute`."""
     return int.from_bytes(data[8:12], "little")
@@ -416,9 +426,14 @@ def returned(tag: bytes, value: int) -> bytes:
     return _RETURNED + tag + value.to_bytes(8, "little")
 
 
-def is_returned(data: bytes, tag: bytes) -> bool:
-    """True if `data` is what `returned` gives for this tag and some value."""
-    return len(data) == 16 and data[:4] == _RETURNED and tag_of(data) == tag
+def is_returned(data: bytes) -> bool:
+    """True if `data` is what `returned` gives for some tag and value."""
+    return len(data) == 16 and data[:4] == _RETURNED
+
+
+def value_of(data: bytes) -> int:
+    """The value in what `returned` gives."""
+    return int.from_bytes(data[8:], "little")
 
 
 @message(41)

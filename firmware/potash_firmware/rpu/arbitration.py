@@ -5,6 +5,7 @@ Source: NVM Express Base Specification 2.0, section 3.4.4.1 and 5.27.1.1 (Arbitr
 from collections.abc import Callable
 
 from nvme_spec.features import UNLIMITED_BURST, Arbitration, FeatureId
+from nvme_spec.identify.capabilities import CommandSet
 from potash_device.controller.queues import SubmissionQueue
 from potash_firmware.rpu.command_sets.fast_path import FastPath
 from potash_firmware.rpu.commands import Commands
@@ -105,10 +106,11 @@ class Arbiter:
 
     def _serve_burst(self, queue: SubmissionQueue, burst: int) -> int:
         """Execute up to `burst` commands of a queue that has some; how many there were."""
-        executed = 0
+        executed, csi = 0, CommandSet.NVM
         while True:
             if (
                 queue.qid
+                and csi is not CommandSet.COMPUTE  # as the last one was, whose like often follows
                 and not self._always_slow
                 and not self._faults.io
                 and self._board.trace.sink is None
@@ -120,7 +122,7 @@ class Arbiter:
                 break  # what failed for that only is begun again
             else:
                 executed += 1
-                self._commands.begin(queue)
+                csi = self._commands.begin(queue)
             if (
                 executed >= burst
                 or queue.head == queue.tail

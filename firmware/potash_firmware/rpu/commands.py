@@ -71,8 +71,9 @@ class Commands:
 
     # Begin and dispatch.
 
-    def begin(self, queue: SubmissionQueue) -> None:
-        """Fetch the next command of a queue and take its first step. Raises AccessFault."""
+    def begin(self, queue: SubmissionQueue) -> CommandSet:
+        """Fetch the next command of a queue and take its first step; its command set. Raises
+        AccessFault."""
         command = self._command(queue, queue.fetch())
         entry, qid, csi = command.entry, queue.qid, command.csi
         self.controller.statistics.commands[qid, csi, entry.opcode] += 1
@@ -81,6 +82,7 @@ class Commands:
         if self._trace.sink is not None:
             self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
         self._start(command)
+        return csi
 
     def begin_again(self, queue: SubmissionQueue, entry: SubmissionEntry) -> None:
         """Take the first step of a command that was fetched before its state was moved here."""

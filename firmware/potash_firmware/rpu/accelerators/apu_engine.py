@@ -28,6 +28,8 @@ from potash_firmware.mailbox.messages import (
     ShareMemory,
     ShareProgram,
     ToApu,
+    encode,
+    tagged,
 )
 from potash_firmware.mailbox.shared import seal
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
@@ -40,14 +42,14 @@ class ApuEngine:
     """The engines of all compute namespaces, and what they were asked: an `engine.ProgramEngine`.
 
     Args:
-        send: sends a message to an APU that is there.
+        send: sends a message, which may be encoded, to an APU that is there.
         new_tag: gives a tag that nothing in flight has.
         asking: called before something is asked of the APU.
     """
 
     device_defined = len(DeviceProgram)
 
-    send: Callable[[ToApu], None]
+    send: Callable[[ToApu | bytes], None]
     new_tag: Callable[[], int]
     asking: Callable[[], None]
     _connected: bool = field(default=False, init=False)
@@ -57,6 +59,10 @@ class ApuEngine:
     _checks: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     ended: deque[Future[Any]] = field(default_factory=deque, init=False)
+    _last_asked: tuple[object, ...] | None = field(default=None, init=False)
+    """The arguments of the last execution without data, of which the APU has all that it names."""
+    _last: bytes = field(default=b"", init=False)
+    """The message that asked for it."""
 
     # The interface `engine.ProgramEngine`.
 
@@ -99,17 +105,25 @@ class ApuEngine:
         self.asking()
         tag = self.new_tag()
         self._executions[tag] = future
+        asked = nsid, program, ranges, parameters, row
+        if asked == self._last_asked and not data:
+            self.send(tagged(self._last, tag))
+            return future
         if isinstance(program, Shared):
             self._share(program, ShareProgram)
             program = program.handle
         for area in ranges:
             self._share(area.memory, ShareMemory)
         named = tuple(MemoryRange(area.memory.handle, area.offset, area.length) for area in ranges)
+        message = Execute(tag, nsid, program, parameters, named, len(data), descriptor, row)
+        encoded = None if data else encode(message)
         try:
-            self.send(Execute(tag, nsid, program, parameters, named, len(data), descriptor, row))
+            self.send(encoded or message)
         finally:
             if data:
                 os.close(descriptor)
+        if encoded:
+            self._last_asked, self._last = asked, encoded
         return future
 
     def cancel(self, execution: Future[Execution]) -> None:
@@ -119,6 +133,7 @@ class ApuEngine:
 
     def forget(self, handle: int) -> None:
         if handle in self._shared:
+            self._last_asked = None
             self._shared.discard(handle)
             self._notify(Forget(handle))
 
@@ -142,6 +157,7 @@ class ApuEngine:
     def disconnected(self) -> None:
         """It is gone, and what it was asked has failed."""
         self._connected = False
+        self._last_asked = None
         self._shared.clear()
         for check in self._checks.values():
             self._finish(check, Execution(Outcome.LOST))
@@ -151,14 +167,24 @@ class ApuEngine:
         self._executions.clear()
 
     def answered(self, message: Executed | ProgramChecked) -> None:
-        if isinstance(message, Executed) and message.tag in self._executions:
-            execution = Execution(message.outcome, message.value, message.work)
-            self._finish(self._executions.pop(message.tag), execution)
-        elif isinstance(message, ProgramChecked) and message.tag in self._checks:
+        if isinstance(message, Executed):
+            self._end(message.tag, Execution(message.outcome, message.value, message.work))
+        elif message.tag in self._checks:
             checked = Execution(message.outcome, message.priority)
             self._finish(self._checks.pop(message.tag), checked)
         else:
-            log.error("the APU has ended %#x, which nobody asked", message.tag)
+            log.error("the APU has ended the check %#x, which nobody asked", message.tag)
+
+    def returned(self, tag: int, value: int) -> None:
+        """A program has returned a value."""
+        self._end(tag, Execution(Outcome.RETURNED, value))
+
+    def _end(self, tag: int, execution: Execution) -> None:
+        future = self._executions.pop(tag, None)
+        if future is None:
+            log.error("the APU has ended %#x, which nobody asked", tag)
+        else:
+            self._finish(future, execution)
 
     def _share(self, what: Shared, message: type[ShareMemory | ShareProgram]) -> None:
         if what.handle not in self._shared:

@@ -35,6 +35,9 @@ from potash_firmware.mailbox.messages import (
     ResetScope,
     ToApu,
     ToRpu,
+    is_returned,
+    tag_number,
+    value_of,
 )
 from potash_firmware.mailbox.shared import SLOTS
 from potash_firmware.rpu.accelerators.apu_engine import ApuEngine
@@ -321,12 +324,16 @@ class ApuLink(Part):
             erased.send()
         self._erasures.clear()
 
-    def send(self, message: ToApu) -> None:
-        """Send a message. An APU that has stopped reading is treated as gone."""
+    def send(self, message: ToApu | bytes) -> None:
+        """Send a message, which may be encoded. An APU that has stopped reading is treated as
+        gone."""
         assert self.port is not None
         self.sent += 1
         try:
-            self.port.send(message)
+            if isinstance(message, bytes):
+                self.port.send_encoded(message)
+            else:
+                self.port.send(message)
         except MailboxError as error:
             log.error("the APU is given up: %s", error)
             self.port.close()
@@ -338,22 +345,26 @@ class ApuLink(Part):
     def messages(self) -> Iterator[ToRpu]:
         """The APU's messages since the last call, but for answers, which go to who has asked."""
         while self.port is not None and not self.port.closed:
+            data = self.port.receive_encoded()
+            if data is None:
+                break
             try:
-                message = self.port.receive()
+                returned = self.port.is_plain and is_returned(data)
+                message = None if returned else self.port.decode(data)
             except MailboxError as error:
                 log.error("a message from the APU is dropped: %s", error)
                 continue
-            if message is None:
-                break
             self.received += 1
             self._silent_since, self._pinged = self.timers.clock.now(), False
             if not self._started:  # it had longer until now
                 self._started = True
                 if not self._timer.over:
                     self._watch()
-            if isinstance(message, Alive):
+            if message is None:
+                self.engine.returned(tag_number(data), value_of(data))
+            elif isinstance(message, Alive):
                 continue
-            if isinstance(message, Executed | ProgramChecked):
+            elif isinstance(message, Executed | ProgramChecked):
                 self.engine.answered(message)
             elif not isinstance(message, Reply):
                 yield message
