@@ -61,5 +61,6 @@ def __getattr__(name: str) -> object:
         for module in _MODULES:
             found = importlib.import_module(f"{__name__}.{module}")
             if name in vars(found):
-                return vars(found)[name]
+                # Here as well from now on, so that this is called once for each name.
+                return globals().setdefault(name, vars(found)[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
