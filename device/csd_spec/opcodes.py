@@ -50,6 +50,13 @@ class ChainOpcode(IntEnum):
     EXECUTE_CHAIN = 0xA1
 
 
+class ValueOpcode(IntEnum):
+    """The I/O command of memory namespaces that copies values of key value namespaces (extension;
+    `csd_spec.values`)."""
+
+    COPY_VALUES = 0xA1
+
+
 class GlobalOperation(IntEnum):
     """CDW12 of Global Accelerator Control."""
 

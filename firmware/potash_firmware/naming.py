@@ -22,7 +22,7 @@ _ADMIN = {**_names(AdminOpcode), **_names(csd_spec.opcodes.AdminOpcode, "acceler
 _IO = {**_names(IoOpcode), **_names(csd_spec.opcodes.IoOpcode, "accelerator_")}
 _OTHERS: Mapping[int, Mapping[int, str]] = {
     CommandSet.KEY_VALUE: _names(KeyValueOpcode),
-    CommandSet.MEMORY: _names(MemoryOpcode),
+    CommandSet.MEMORY: {**_names(MemoryOpcode), **_names(csd_spec.opcodes.ValueOpcode)},
     CommandSet.COMPUTE: {**_names(ComputeOpcode), **_names(csd_spec.opcodes.ChainOpcode)},
 }
 """I/O commands of namespaces without blocks, by command set."""

@@ -385,3 +385,93 @@ def test_a_state_with_impossible_values_is_refused(host: Host, section: bytes) -
     assert sections["values2"] == [b""]
     with powered(None, *SHAPES) as target, pytest.raises(OSError, match="value|key|sect|bytes"):
         load(target, join({**sections, "values2": [section]}))
+
+
+# Copy Values, by which programs get values.
+
+MEMORY = 3
+WITH_MEMORY = (*SHAPES, NamespaceShape.memory(2 * MIB))
+
+
+def copy_values(host: Host, start: int, length: int, *sources: bytes) -> tuple[int, int, int]:
+    """The status, and numbers of values and bytes."""
+    host.put(b"".join(sources))
+    done = host.command(
+        host.io[1],
+        0xA1,
+        nsid=MEMORY,
+        prp1=DATA,
+        prp2=DATA + PAGE,
+        first=(length & 0xFFFF_FFFF, length >> 32),
+        cdws=(start, 0, len(sources) - 1),
+    )
+    return done.status, done.dw0, done.dw1
+
+
+def source(key: bytes, count: int = 0xFFFF_FFFF, *, plain: bool = False, nsid: int = KV) -> bytes:
+    return struct.pack("<IIBB6x16s", nsid, count, len(key), plain, key)
+
+
+def with_header(key: bytes, value: bytes) -> bytes:
+    return struct.pack("<IB3x16s", len(value), len(key), key) + value + bytes(-len(value) % 8)
+
+
+def test_values_are_copied_to_memory() -> None:
+    with powered(None, *WITH_MEMORY) as host:
+        values = {b"a": b"1" * 100, b"b" * 16: b"", b"c": b"3" * 4096, b"d": b"4" * 8}
+        for key, value in values.items():
+            assert store(host, key, value) == 0
+        every = b"".join(with_header(*item) for item in values.items())
+        assert copy_values(host, 8, 8192, source(b"")) == (0, 4, len(every))
+        assert memory_read(host, 8 + len(every) + 8) == bytes(8) + every + bytes(8)
+        plain = source(b"b", 2, plain=True), source(b"a", 1, plain=True)
+        assert copy_values(host, 0, 8192, *plain) == (0, 3, 4196)
+        assert memory_read(host, 4196) == values[b"c"] + values[b"a"]
+        # The first value without room ends it.
+        assert copy_values(host, 0, 104, source(b"a", plain=True)) == (0, 2, 100)
+        assert copy_values(host, 0, 108, source(b"d", plain=True), source(b"")) == (0, 1, 8)
+        assert copy_values(host, 0, 0, source(b"")) == (0, 0, 0)
+        assert copy_values(host, 0, 8192, source(b"e"), source(b"d", 0)) == (0, 0, 0)
+
+
+def memory_read(host: Host, length: int) -> bytes:
+    host.clear(DATA, length)
+    done = host.command(
+        host.io[1],
+        2,
+        nsid=MEMORY,
+        prp1=DATA,
+        prp2=DATA + PAGE if length <= 2 * PAGE else 0,
+        cdws=(0, 0, -(-length // 4) * 4),
+    )
+    assert done.status == 0
+    return host.data(length)
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "given", "status"),
+    [
+        (2, 8, source(b""), INVALID_FIELD),
+        (0, 6, source(b""), INVALID_FIELD),
+        (2 * MIB, 8, source(b""), INVALID_FIELD),
+        (0, 8, source(b"", nsid=1), INVALID_NAMESPACE),
+        (0, 8, source(b"", nsid=MEMORY), INVALID_NAMESPACE),
+        (0, 8, source(b"", nsid=9), INVALID_NAMESPACE),
+        (0, 8, struct.pack("<IIBB6x16s", KV, 1, 17, 0, b""), INVALID_FIELD),
+        (0, 8, struct.pack("<IIBB6x16s", KV, 1, 1, 2, b""), INVALID_FIELD),
+    ],
+)
+def test_impossible_copies_of_values_are_refused(
+    start: int, length: int, given: bytes, status: int
+) -> None:
+    with powered(None, *WITH_MEMORY) as host:
+        assert copy_values(host, start, length, given)[0] == status
+
+
+def test_many_small_values_are_copied_in_steps() -> None:
+    with powered(None, *WITH_MEMORY) as host:
+        values = host.rpu.controller.namespaces.values[0].media
+        values.replace((number.to_bytes(2, "big"), memoryview(b"")) for number in range(10_000))
+        assert copy_values(host, 0, 4096, source(b"", plain=True)) == (0, 10_000, 0)
+        assert copy_values(host, 0, 240_000, source(b"")) == (0, 10_000, 240_000)
+        assert copy_values(host, 0, 239_996, source(b"")) == (0, 9_999, 239_976)

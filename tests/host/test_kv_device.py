@@ -179,6 +179,17 @@ class Writer:
         assert values.used == sum(len(key) + len(value) for key, value in values.items())
 
 
+def test_a_program_filters_values_in_the_drive(tmp_path: Path) -> None:
+    options = ["--size", "1M", "--kv-namespace", "64M", "--memory-namespace", "1M"]
+    with device_process(tmp_path / "S", *options, "--compute-namespace"):
+        code = blocks("kv.md", "python")[1]
+        said = run_python(code, replace={"vfio-user:S": f"vfio-user:{tmp_path / 'S'}"})
+    assert said.splitlines() == [
+        "CopiedValues(values=1000, size=8000) 10 (990,)",
+        str(sum(range(1000))),
+    ]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_device_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int) -> None:
     socket, media = tmp_path / "s", tmp_path / "drive"

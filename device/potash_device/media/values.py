@@ -175,6 +175,19 @@ class ValueStore:
         with self._used() as connection:
             return [key for (key,) in connection.execute(query, (first, most))]
 
+    def pairs_from(self, first: bytes, most: int, room: int) -> list[tuple[bytes, bytes]]:
+        """At most so many keys with their values, in ascending order from the first that is not
+        before `first`, until they have `room` bytes or more."""
+        found: list[tuple[bytes, bytes]] = []
+        query = "SELECT key, value FROM pairs WHERE key >= ? ORDER BY key LIMIT ?"
+        with self._used() as connection:
+            for key, value in connection.execute(query, (first, most)):
+                found.append((key, value))
+                room -= len(value)
+                if room <= 0:
+                    break
+        return found
+
     def pairs(self) -> list[tuple[bytes, bytes]]:
         """All keys and values, in ascending order of the keys."""
         with self._used() as connection:

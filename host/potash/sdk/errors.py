@@ -122,7 +122,7 @@ def command_name(admin: bool, opcode: int, csi: int = CommandSet.NVM) -> str:
     by_command_set: Mapping[int, tuple[type[IntEnum], ...]] = {
         CommandSet.NVM: (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
         CommandSet.KEY_VALUE: (KeyValueOpcode,),
-        CommandSet.MEMORY: (MemoryOpcode,),
+        CommandSet.MEMORY: (MemoryOpcode, csd_spec.opcodes.ValueOpcode),
         CommandSet.COMPUTE: (ComputeOpcode, csd_spec.opcodes.ChainOpcode),
     }
     of_admin = (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode)

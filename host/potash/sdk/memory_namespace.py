@@ -10,8 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
 
-from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.opcodes import PAGE_SIZE, ValueOpcode
 from csd_spec.reporting import Count, Key
+from csd_spec.values import KEY_SIZE, SourceFlag, ValueSource
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.structures import Cns
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryAccess, MemoryCopy, MemoryOpcode
@@ -46,6 +47,27 @@ class Bytes(NamedTuple):
     nsid: Annotated[Count, "The memory namespace's identifier."]
     start: Annotated[Count, "The first byte."]
     length: Annotated[Count, "Length in bytes."]
+
+
+class Values(NamedTuple):
+    """Values of a key value namespace, as a source of a copy: at most `most` in the drive's order,
+    from the key `first` on, or else the next one.
+
+    Each value is behind a header with its size and its key (`csd_spec.values.ValueHeader`), unless
+    it is copied `plain`.
+    """
+
+    nsid: int
+    first: bytes = b""
+    most: int = 0xFFFF_FFFF
+    plain: bool = False
+
+
+class CopiedValues(NamedTuple):
+    """The number of values that were copied, and of the bytes that they have in memory."""
+
+    values: int
+    size: int
 
 
 class MemoryNamespace(AnyNamespace):
@@ -133,6 +155,36 @@ class MemoryNamespace(AnyNamespace):
             self.copy(start, blocks, progress=progress)
             file.confirm()
             return file.size
+
+    def copy_values(self, start: int, length: int, sources: Iterable[Values]) -> CopiedValues:
+        """Copy values of key value namespaces, one behind the other, to at most `length` bytes from
+        byte `start` on. The values do not pass through the host.
+
+        It ends with the first value for which there is no room. Raises InvalidRequest for a key
+        of more than 16 bytes, and for more than 128 sources.
+        """
+        _require_whole(start, length)
+        listed = list(sources)
+        if any(len(source.first) > KEY_SIZE for source in listed):
+            raise InvalidRequest(f"a key has at most {KEY_SIZE} bytes")
+        data = b"".join(
+            ValueSource.of(
+                source.nsid, source.first, source.most, SourceFlag.PLAIN if source.plain else 0
+            ).encode()
+            for source in listed
+        )
+        try:
+            fields = MemoryCopy(length, start, len(listed) - 1, 0).fields()
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        done = self.device.submit(
+            ValueOpcode.COPY_VALUES,
+            nsid=self.nsid,
+            csi=CommandSet.MEMORY,
+            data_out=data,
+            **cast(Dwords, fields),
+        ).result()
+        return CopiedValues(done.result & 0xFFFF_FFFF, done.result >> 32)
 
     def flush(self) -> None:
         """Wait until all writes have reached the memory."""

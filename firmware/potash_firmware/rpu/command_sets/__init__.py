@@ -1,6 +1,6 @@
 """The I/O commands, by command set."""
 
-from csd_spec.opcodes import ChainOpcode
+from csd_spec.opcodes import ChainOpcode, ValueOpcode
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.computational import ComputeOpcode
 from nvme_spec.identify.capabilities import CommandSet, Oncs
@@ -9,7 +9,7 @@ from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from potash_firmware.rpu.command_sets import compute, key_value, zoned
-from potash_firmware.rpu.command_sets.memory import access
+from potash_firmware.rpu.command_sets.memory import access, values
 from potash_firmware.rpu.command_sets.memory import copy as memory_copy
 from potash_firmware.rpu.command_sets.nvm import copy, optional, read_write
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, Table, accelerator_command, table
@@ -57,6 +57,7 @@ MEMORY_COMMANDS = table(
     Row(MemoryOpcode.MEMORY_READ, access.read, NamespaceUse.ONE),
     Row(MemoryOpcode.MEMORY_FILL, access.fill, NamespaceUse.ONE, _WRITES),
     Row(MemoryOpcode.MEMORY_WRITE, access.write, NamespaceUse.ONE, _WRITES),
+    Row(ValueOpcode.COPY_VALUES, values.copy_values, NamespaceUse.ONE, _WRITES),
 )
 """Every command of memory namespaces."""
 

@@ -1,0 +1,125 @@
+"""Copy Values: values of key value namespaces to a memory namespace (`csd_spec.values`).
+
+So a program of a compute namespace filters and aggregates values that no host has seen. The media
+executor copies about a MiB at a time, between which other commands are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from csd_spec import values
+from nvme_spec.key_value import LONGEST_KEY
+from nvme_spec.memory_commands import MemoryCopy
+from nvme_spec.status import NvmeError, Status
+from potash_device.media.errors import MediaError
+from potash_device.media.values import ValueStore
+from potash_firmware.rpu.command import Command, Steps
+from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
+from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.key_value import WHOLE, KeyValueNamespace
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+
+MOST_AT_ONCE = 4096
+"""Values that one step copies, however small they are."""
+
+
+class Copied(NamedTuple):
+    """The result of a step: values and bytes that it has copied, and the key to go on with."""
+
+    values: int
+    size: int
+    following: bytes
+    full: bool
+    """There was no room for the next value."""
+
+
+def copy_values(controller: Controller, command: Command) -> Steps:
+    """Copy the values of the source ranges, one after another, as far as there is room."""
+    namespace = controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)
+    fields = MemoryCopy.decode(command.entry)
+    if fields.desfmt:
+        raise NvmeError(Status.INVALID_FIELD, f"descriptor format {fields.desfmt} is not supported")
+    require_granularity(fields.sdaddr, fields.length)
+    namespace.require_range(fields.sdaddr, fields.length)
+    if fields.nr_z >= MOST_SOURCE_RANGES:
+        raise NvmeError(
+            Status.COMMAND_SIZE_LIMIT_EXCEEDED,
+            f"{fields.nr_z + 1} ranges are more than one Copy Values takes",
+        )
+    listed = controller.transfer.receive(command, values.SOURCE_SIZE * (fields.nr_z + 1))
+    sources = list(values.ValueSource.decode_list(listed))
+    for source in sources:
+        _check(controller, namespace, source)
+    rest = namespace.memory.bytes[fields.sdaddr : fields.sdaddr + fields.length]
+    count = 0
+    for source in sources:
+        wanted, first = source.count, source.first
+        while wanted:
+            copied = yield from _step(controller, source, first, wanted, rest)
+            count += copied.values
+            rest = rest[copied.size :]
+            controller.statistics.moved += copied.size
+            if copied.full:
+                return count | (fields.length - len(rest)) << 32
+            if not copied.values:
+                break
+            wanted, first = wanted - copied.values, copied.following
+            if command.queue.closed:
+                raise NvmeError(
+                    Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
+                )
+            controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # deleted?
+    return count | (fields.length - len(rest)) << 32
+
+
+def _check(
+    controller: Controller, target: MemoryNamespace, source: values.ValueSource
+) -> KeyValueNamespace:
+    """Raise NvmeError for a source range whose values cannot be copied."""
+    if source.key_length > LONGEST_KEY or source.flags > values.SourceFlag.PLAIN:
+        raise NvmeError(
+            Status.INVALID_FIELD, "a key length or flags of a source range are not valid"
+        )
+    namespace = controller.namespaces.attached.get(source.nsid)
+    if not isinstance(namespace, KeyValueNamespace):
+        raise NvmeError(
+            Status.INVALID_NAMESPACE, f"no namespace {source.nsid:#x} with keys is attached"
+        )
+    namespace.in_flight.require_open()
+    controller.reachability.require(target.nsid, source.nsid)
+    return namespace
+
+
+def _step(
+    controller: Controller, source: values.ValueSource, first: bytes, most: int, target: memoryview
+) -> Generator[Any, Any, Copied]:
+    """Copy some of the values of a source range. Raises NvmeError."""
+    namespace = controller.namespaces.of_kind(KeyValueNamespace, source.nsid)
+    namespace.in_flight.require_open()
+    store, plain = namespace.media, bool(source.flags)
+    job = controller.media_work.on_blocks(
+        namespace.in_flight, WHOLE, lambda: _copy(store, first, most, target, plain), writes=False
+    )
+    try:
+        yield job
+    except MediaError as error:
+        raise controller.failures.values(source.nsid, store, error, writes=False) from None
+    copied: Copied = job.result()
+    return copied
+
+
+def _copy(store: ValueStore, first: bytes, most: int, target: memoryview, plain: bool) -> Copied:
+    count = size = 0
+    following = first
+    for key, value in store.pairs_from(first, min(most, MOST_AT_ONCE), min(len(target), AT_ONCE)):
+        content = value if plain else values.record(key, value)
+        end = size + len(content)
+        if end > len(target):
+            return Copied(count, size, key, full=True)
+        target[size:end] = content
+        size, count = end, count + 1
+        following = key + b"\0"
+    return Copied(count, size, following, full=False)
