@@ -80,6 +80,8 @@ class LogPage(IntEnum):
     ACCELERATORS = 0xC0
     MODELLED_TIME = 0xC1
     TRAFFIC = 0xC2
+    PLACEMENT_HANDLES = 0xCE
+    """Bytes of placement handles: `csd_spec.placement.PlacementLog`."""
     NOTICES = 0xCF
     """The notices of a translation layer that an extension has: `csd_spec.notices.NoticeLog`."""
 

@@ -281,6 +281,16 @@ class ModelledTime(TypedDict):
     areas: Annotated[RandomWriteAreas, "Random write areas of zones."]
 
 
+class PlacementHandle(TypedDict):
+    """Bytes of a placement handle, over the drive's life."""
+
+    host: Annotated[Count, "Bytes that the host wrote by it."]
+    media: Annotated[Count, "Bytes written to flash for it: the host's, moved ones and padding."]
+    moved: Annotated[Count, "Bytes on flash that the drive moved."]
+    padding: Annotated[Count, "Bytes on flash that are empty, to fill program units."]
+    write_amplification: Annotated[Amount, "Bytes written to flash for each byte of the host."]
+
+
 class Extension(TypedDict):
     """An addition of an extension to the drive."""
 
@@ -311,4 +321,7 @@ class Snapshot(TypedDict):
     accelerators: Annotated[Sequence[AcceleratorState], "One for each accelerator."]
     modelled: Annotated[ModelledTime | None, "The modelled drive; null without --time modelled."]
     extensions: Annotated[Sequence[Extension], "All that extensions add to the drive."]
+    placement: Annotated[
+        Sequence[PlacementHandle], "The placement handles, in their order; none without --fdp."
+    ]
     log: Annotated[Sequence[LogLine], "The last lines that the device's process logged."]

@@ -180,6 +180,16 @@ def snapshot(device: Running) -> reported.Snapshot:
             )
             for one in (core.settings.extensions.listed if core.settings.extensions else ())
         ],
+        placement=[
+            reported.PlacementHandle(
+                host=counted.host,
+                media=counted.media,
+                moved=counted.moved,
+                padding=counted.padding,
+                write_amplification=counted.write_amplification,
+            )
+            for counted in (core.placement.counters if core.placement else ())
+        ],
         log=[],
     )
 

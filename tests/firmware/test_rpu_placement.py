@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from potash.cli.device.modelled_time import modelled
+from potash.sections import TimeSection
 from potash_device.media.drive import Drive
 from potash_device.media.file import FileMedia
 from potash_device.media.shapes import NamespaceShape
@@ -17,6 +20,7 @@ from potash_firmware.ftl.requests import Op
 from potash_firmware.rpu.placement import SECTION, PlacementSettings
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
+from support.drive_reference import Reference
 from support.modelled_time import PROFILE, completions
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 from support.zones import shape
@@ -26,7 +30,7 @@ VERIFY, COPY, ZONE_APPEND = 0xC, 0x19, 0x7D
 MANAGEMENT_RECEIVE, MANAGEMENT_SEND = 0x12, 0x1D
 GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, MANAGE = 2, 6, 9, 0xA, 0xD
 DIRECTIVE_SEND, DIRECTIVE_RECEIVE = 0x19, 0x1A
-CONFIGURATIONS, USAGE, STATISTICS, EVENTS = 0x20, 0x21, 0x22, 0x23
+CONFIGURATIONS, USAGE, STATISTICS, EVENTS, HANDLES = 0x20, 0x21, 0x22, 0x23, 0xCE
 PLACEMENT, PLACEMENT_EVENTS = 0x1D, 0x1E
 NOT_FULLY_WRITTEN, INVALID_IDENTIFIER = 0, 3
 INVALID_OPCODE, INVALID_FIELD, SEQUENCE_ERROR, INVALID_LIST = 0x01, 0x02, 0x0C, 0x2A
@@ -389,3 +393,82 @@ def test_a_handle_of_a_modelled_drive_is_a_stream(isolated: bool) -> None:
         assert placement.statistics.hbmw == 4 * PAGE
         assert placement.statistics.mbmw == 4 * PAGE
         assert placement.unit == unit * PAGE
+
+
+def handles(host: Host) -> list[tuple[int, ...]]:
+    """Bytes of each handle: of the host, on flash, moved, padding."""
+    page = log(host, HANDLES, 16 + 3 * 32)
+    assert page[:16] == bytes([1, 0, 3]) + bytes(13)
+    return [struct.unpack_from("<4Q", page, at) for at in range(16, len(page), 32)]
+
+
+def test_handles_count_what_hosts_write(host: Host, queue: Queue) -> None:
+    for identifier, count in ((2, 1), (0, 2), (2, 2), (9, 1)):
+        assert write(host, queue, 0, identifier, count).status == 0
+    assert handles(host) == [(3 * PAGE, 3 * PAGE, 0, 0), (0,) * 4, (3 * PAGE, 3 * PAGE, 0, 0)]
+    assert statistics(host)[:2] == (6 * PAGE, 6 * PAGE)
+    answer = host.command(host.admin, GET_LOG, cdws=(15 << 16 | HANDLES, 0, 128))
+    assert answer.status == INVALID_FIELD  # an offset behind the page
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_handles_of_a_modelled_drive_count_what_it_moves(isolated: bool, tmp_path: Path) -> None:
+    """Against the drive in plain Python, which counts pages of each stream itself. The counters go
+    on after a power cycle, in which the drive's own begin again."""
+    profile = replace(PROFILE, streams=3, blocks=PROFILE.blocks + 4, isolated=isolated)
+    reference, random = Reference(profile), np.random.default_rng(1)
+
+    def write_all(expected: list[list[int]]) -> None:
+        with Host(
+            {1: FileMedia.open(tmp_path / "1", 1 << 20)},
+            RpuSettings(
+                placement=PlacementSettings(3, UNIT), time=TimeSettings(ModelledDrive(profile))
+            ),
+            sidecar=FileMedia.open(tmp_path / "s", SIDECAR_SIZE),
+        ) as host:
+            host.enable()
+            queue = host.create_io_queue()
+            for cid in range(900):
+                page, handle = (
+                    int(random.integers(0, 240)),
+                    int(random.choice(3, p=(0.7, 0.2, 0.1))),
+                )
+                fua = int(random.random() < 0.1)
+                reference.submit(reference.now, Op.WRITE, page, 1, handle, bool(fua))
+                cdws = (page, 0, fua << 30 | 2 << 20, handle << 16)
+                host.place(queue, WRITE, cid, nsid=1, cdws=cdws)
+                host.ring(queue)
+                host.service()
+                assert completions(host, queue)
+            for counted, pages in zip(expected, reference.by_stream, strict=True):
+                counted[0] += pages[0] * PAGE
+                counted[1] += sum(pages) * PAGE
+                counted[2] += pages[1] * PAGE
+                counted[3] += pages[2] * PAGE
+            assert handles(host) == [tuple(counted) for counted in expected]
+            written, media, _ = statistics(host)
+            assert written == sum(counted[0] for counted in expected)
+            assert media == sum(counted[1] for counted in expected)
+            host.rpu.power_off(clean=True)
+
+    expected = [[0] * 4 for _ in range(3)]
+    write_all(expected)
+    assert min(counted[2] for counted in expected) > 0
+    reference = Reference(profile)
+    write_all(expected)
+
+
+def test_zones_with_superblocks_of_their_own_are_of_no_handle() -> None:
+    section = TimeSection("modelled", "tlc")
+    with Drive.open(None, (shape(),)) as drive:
+        time = modelled(section, drive, placement=SETTINGS.placement)
+        with Host(settings=replace(SETTINGS, time=time), drive=drive) as host:
+            host.css = 6
+            host.enable()
+            queue = host.create_io_queue()
+            host.place(queue, ZONE_APPEND, 1, nsid=1, cdws=(0, 0, 2 << 20, 2 << 16))
+            host.ring(queue)
+            host.service()
+            assert completions(host, queue)
+            assert handles(host) == [(0,) * 4] * 3
+            assert statistics(host)[0] == PAGE

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from csd_spec.placement import HandleCounters, PlacementLog, PlacementLogError
 from csd_spec.timing import SIZE, TimingLog, TimingLogError
 from csd_spec.traffic import TimedCompletion, TrafficLog, TrafficLogError
 from nvme_spec.logs import CriticalWarning
@@ -147,6 +149,44 @@ def test_status_metrics_and_top_agree(served: tuple[Path, timing.Drive]) -> None
     report = json.loads(command.stdout)["modelled"]
     assert report["pages"]["host"] == 1000
     assert report["wear"]["percentage_used"] == found["wear"]["percentage_used"]
+
+
+def test_placement_handles_are_on_the_page_in_metrics_and_in_top(tmp_path: Path) -> None:
+    profile = tmp_path / "frail.toml"
+    profile.write_text(FRAIL.replace("cycles = 6", "").replace("blocks = 100", "blocks = 78"))
+    options = ("--time", "modelled", "--drive", str(profile), "--size", str(SIZE_OF_DRIVE))
+    with serving(*options, "--fdp", "2") as socket, sdk.open(f"vfio-user:{socket}") as device:
+        write(device, 900)
+        random = Random(1)
+        for _ in range(1100):
+            device.namespace(1).write(random.randrange(900), bytes(4096))
+        used, unused = device.placement_log().handles
+        assert (used.host, unused) == (2000 * 4096, HandleCounters())
+        counts = device.timing_log()
+        assert (used.moved, used.padding) == (counts.relocated * 4096, counts.padding * 4096)
+        assert used.media == used.host + used.moved + used.padding
+        assert used.write_amplification == counts.write_amplification > 1
+        place = status.status_socket(str(socket))
+        found: Snapshot = status.ask(place)
+        assert [one["media"] for one in found["placement"]] == [used.media, 0]
+        families = parse(prometheus.text(found).decode())
+        assert value(families, "potash_placement_host_bytes_total", handle="0") == used.host
+        moved = value(families, "potash_placement_media_bytes_total", handle="0", reason="moved")
+        assert moved == used.moved
+        shown = lines(place, found, between(found, found))
+        assert shown[-1].split()[:3] == ["0", "7.8", "MiB"]
+        assert shown[-1].endswith(f"{used.write_amplification:.2f}")
+        top = potash("top", socket, "--once", "--json", "--interval", 0.05)
+        assert json.loads(top.stdout)["placement"] == found["placement"]
+
+
+def test_a_page_of_placement_handles_is_what_was_encoded_or_refused() -> None:
+    page = PlacementLog(count=2, handles=(HandleCounters(1, 3, 2), HandleCounters()))
+    assert PlacementLog.decode(page.encode() + bytes(100)) == page
+    assert [one.write_amplification for one in page.handles] == [3, 0]
+    for wrong in (b"", bytes(16), page.encode()[:15], page.encode()[:-1]):
+        with pytest.raises(PlacementLogError):
+            PlacementLog.decode(wrong)
 
 
 def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def snapshot(moment: float, **changes: Any) -> Snapshot:
         "accelerators": [],
         "modelled": None,
         "extensions": [],
+        "placement": [],
         "log": [],
     }  # fmt: skip
     return cast(Snapshot, found | changes)

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
+from csd_spec.placement import HandleCounters
 from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
+from potash_device.flash.profile import PAGE
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Number, Section
 from potash_firmware.rpu.namespaces.inventory import Namespaces
@@ -23,6 +25,7 @@ from potash_firmware.rpu.part import Part
 from potash_wire.records import U8, U16, U32
 
 if TYPE_CHECKING:
+    from potash_firmware.ftl.requests import StreamCounters
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 GROUP = 1
@@ -30,8 +33,8 @@ GROUP = 1
 
 
 class SavedPlacement(TypedDict, total=False):
-    """Bytes that were written, moved and erased; by handle, bytes in its reclaim unit and events
-    that the host wants to know of; and events that happened."""
+    """Bytes that were written, moved and erased; by handle, bytes in its reclaim unit, events that
+    the host wants to know of, and counters; and events that happened."""
 
     written: Number
     moved: Number
@@ -39,6 +42,7 @@ class SavedPlacement(TypedDict, total=False):
     used: list[int]
     enabled: list[list[int]]
     events: list[tuple[U8, U16, int, U32, U8]]
+    handles: list[tuple[Number, Number, Number, Number]]
 
 
 SECTION: Section[SavedPlacement] = Section("placement", SavedPlacement)
@@ -84,6 +88,9 @@ class Placement(Part):
         """Bytes that a modelled drive has written and erased before this start."""
         self._used = [0] * settings.handles
         """Bytes in the reclaim unit of each handle, where nothing is modelled."""
+        self._counted = [HandleCounters()] * settings.handles
+        """Bytes of each handle; but those of a modelled drive that it has counted before this
+        start, apart from the host's."""
         self.enabled: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
         """The events of each handle that the host wants to know of."""
         self.host_events: deque[placement.Event] = deque(maxlen=placement.EVENTS_IN_LOG)
@@ -111,6 +118,13 @@ class Placement(Part):
         if self.handle(nsid, identifier) is None:
             self._note(placement.EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, handle)
         self._written += length
+        counted = self._counted[handle]
+        if self._timing is None:
+            self._counted[handle] = counted._replace(
+                host=counted.host + length, media=counted.media + length
+            )
+        elif not self._timing.has_zones(nsid):
+            self._counted[handle] = counted._replace(host=counted.host + length)
         self._used[handle] = (self._used[handle] + length) % self.unit
 
     def available(self, handle: int) -> int:
@@ -162,6 +176,24 @@ class Placement(Part):
         """Bytes."""
         return 0 if self._timing is None else self._erased + self._timing.erased
 
+    @property
+    def counters(self) -> list[HandleCounters]:
+        """Bytes of each handle. Zones that have superblocks of a modelled drive are of none."""
+        drive = None if self._timing is None else self._timing.drive
+        # A custom translation layer has no counters of streams.
+        streams: Sequence[StreamCounters] = getattr(drive, "streams", ())
+        if not streams:
+            return list(self._counted)
+        return [
+            HandleCounters(
+                before.host,
+                before.media + since.media * PAGE,
+                before.moved + since.relocated * PAGE,
+                before.padding + since.padding * PAGE,
+            )
+            for before, since in zip(self._counted, streams, strict=False)
+        ]
+
     def _note(self, kind: placement.EventType, nsid: int, identifier: int, handle: int) -> None:
         if kind in self.enabled[handle]:
             self.host_events.append(
@@ -178,6 +210,7 @@ class Placement(Part):
             "used": self._used,
             "enabled": [sorted(kinds) for kinds in self.enabled],
             "events": [event[:] for event in self.host_events],
+            "handles": [counters[:] for counters in self.counters],
         }
         self._sidecar.put(SECTION, saved)
 
@@ -190,6 +223,8 @@ class Placement(Part):
         self._moved, self._erased = state.get("moved", 0), state.get("erased", 0)
         for handle, used in enumerate(state.get("used", [])[: self.handles]):
             self._used[handle] = used % self.unit
+        for handle, counters in enumerate(state.get("handles", [])[: self.handles]):
+            self._counted[handle] = HandleCounters(*counters)
         for handle, enabled in enumerate(state.get("enabled", [])[: self.handles]):
             self.enabled[handle] = {kind for kind in placement.EventType if kind in enabled}
         self.host_events.extend(placement.Event(*event) for event in state.get("events", []))

@@ -77,6 +77,8 @@ METRICS = {
     "lost_pages_total": "Pages of 4 KiB that could not be read when they were relocated.",
     "refreshed_pages_total": "Pages of 4 KiB relocated as they were old, or were read often.",
     "copied_back_pages_total": "Pages of 4 KiB relocated within their dies (copy back).",
+    "placement_host_bytes_total": "Bytes that hosts wrote by a placement handle.",
+    "placement_media_bytes_total": "Bytes written to flash for a placement handle, by reason.",
     "read_cache_accesses_total": "Reads of pages on flash, by the result in the read cache.",
 }
 """Metrics by name, without `potash_`."""
@@ -151,6 +153,13 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
         yield from _of_accelerator(accelerator)
     for kind, latency in given["latencies"].items():
         yield Sample("latency_seconds", {"kind": kind}, latency)
+    for number, handle in enumerate(given["placement"]):
+        labels = {"handle": number}
+        yield Sample("placement_host_bytes_total", labels, handle["host"])
+        moved, padding = handle["moved"], handle["padding"]
+        reasons = {"host": handle["media"] - moved - padding, "moved": moved, "padding": padding}
+        for reason, size in reasons.items():
+            yield Sample("placement_media_bytes_total", {**labels, "reason": reason}, size)
     if given["modelled"] is not None:
         yield from _of_modelled(given["modelled"])
 

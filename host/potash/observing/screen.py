@@ -31,6 +31,7 @@ def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
         *columns(list(accelerators(snapshot, rates)), ">>>>>>>>><"),
         *(["", *columns(list(extensions(snapshot)), "<<>><")] if snapshot["extensions"] else ()),
         *modelled(snapshot, rates),
+        *placement(snapshot),
         *errors(snapshot),
     ]
     return [plain(line) for line in shown]
@@ -43,7 +44,12 @@ def number(value: float) -> str:
 
 def human_rate(size: float) -> str:
     """Bytes a second for people."""
-    return f"{_scaled(size, 1024, (' B', ' KiB', ' MiB', ' GiB'))}/s"
+    return f"{human_size(size)}/s"
+
+
+def human_size(size: float) -> str:
+    """Bytes for people."""
+    return _scaled(size, 1024, (" B", " KiB", " MiB", " GiB"))
 
 
 def _scaled(value: float, step: int, units: Sequence[str]) -> str:
@@ -123,6 +129,22 @@ def extensions(snapshot: Snapshot) -> Iterable[Row]:
         yield one["name"], one["kind"] + number, *counts, one["source"]
 
 
+def placement(snapshot: Snapshot) -> Iterable[str]:
+    """The placement handles that the host has written by, if there are any."""
+    rows = [
+        (
+            str(number),
+            *(human_size(handle[name]) for name in ("host", "media", "moved")),
+            f"{handle['write_amplification']:.2f}",
+        )
+        for number, handle in enumerate(snapshot["placement"])
+        if handle["host"] or handle["media"]
+    ]
+    if rows:
+        heads = ("placement handle", "host", "flash", "moved", "write amplification")
+        yield from ("", *columns([heads, *rows]))
+
+
 def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     """The modelled drive, if there is one."""
     found = snapshot["modelled"]
@@ -154,7 +176,7 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     if any(found["slc"].values()):
         slc = found["slc"]
         yield (
-            f"SLC cache: {slc['superblocks']} superblocks, {slc.get('programs', 0)} programs, "
+            f"SLC cache: {slc['superblocks']} superblocks, {slc['programs']} programs, "
             f"{slc['folded']} pages folded"
         )
     if any(found["errors"].values()):

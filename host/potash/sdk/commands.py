@@ -10,7 +10,9 @@ from itertools import pairwise
 from typing import Protocol, TypedDict, Unpack
 
 from csd_spec.descriptors import dwords
-from csd_spec.opcodes import TIMING_LOG_PAGE, TRAFFIC_LOG_PAGE
+from csd_spec.opcodes import TIMING_LOG_PAGE, TRAFFIC_LOG_PAGE, LogPage
+from csd_spec.placement import PAGE_SIZE as PLACEMENT_LOG_SIZE
+from csd_spec.placement import PlacementLog, PlacementLogError
 from csd_spec.timing import SIZE as TIMING_LOG_SIZE
 from csd_spec.timing import TimingLog, TimingLogError
 from csd_spec.traffic import HEADER_SIZE, PAGE_SIZE, TrafficLog, TrafficLogError
@@ -223,6 +225,17 @@ class Commands:
         except TrafficLogError as error:
             raise DeviceMisbehaved(str(error)) from None
         return log if since is None else log.since(since)
+
+    def placement_log(self) -> PlacementLog:
+        """The log page on placement handles, an extension: the bytes of each.
+
+        Raises DeviceMisbehaved for another page, and CommandFailed (Invalid Log Page) by a drive
+        without flexible data placement.
+        """
+        try:
+            return PlacementLog.decode(self.log_page(LogPage.PLACEMENT_HANDLES, PLACEMENT_LOG_SIZE))
+        except PlacementLogError as error:
+            raise DeviceMisbehaved(str(error)) from None
 
     def log_page(
         self, lid: int, length: int, *, lsi: int = 0, rae: bool = False, nsid: int = 0, csi: int = 0

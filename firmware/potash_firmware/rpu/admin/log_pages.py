@@ -419,6 +419,9 @@ PAGES: dict[int, Page] = {
             TimingLog() if controller.timing is None else timing_log(controller.timing)
         ).encode(),
     ),
+    csd_spec.opcodes.LogPage.PLACEMENT_HANDLES: Page(
+        Scope.CONTROLLER, placement.handles, placement=True
+    ),
     csd_spec.opcodes.LogPage.NOTICES: Page(Scope.CONTROLLER, _notices, upcalls=True),
     csd_spec.opcodes.LogPage.TRAFFIC: Page(Scope.CONTROLLER, _traffic),
     csd_spec.opcodes.LOG_PAGE: Page(

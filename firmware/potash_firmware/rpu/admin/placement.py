@@ -9,6 +9,7 @@ Specification 1.1 (I/O Management Receive and Send).
 
 import struct
 
+from csd_spec.placement import PlacementLog
 from nvme_spec.commands import GetLogPage, SetFeatures
 from nvme_spec.features import FeatureId
 from nvme_spec.identify.capabilities import Oacs
@@ -91,6 +92,13 @@ def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes
 
 def statistics(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     return bytes(_placement(controller, fields).statistics)
+
+
+def handles(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    """The log page on placement handles, an extension."""
+    assert controller.placement is not None
+    counters = tuple(controller.placement.counters)
+    return PlacementLog(count=len(counters), handles=counters).encode()
 
 
 def events(controller: Controller, command: Command, fields: GetLogPage) -> bytes:

@@ -378,6 +378,10 @@ class ModelledTime:
         """The time at which a stream has begun another superblock."""
         return self._submit(Op.CLOSE, _WHOLE, self.clock.now(), stream=stream)
 
+    def has_zones(self, nsid: int) -> bool:
+        """True for a namespace whose zones have superblocks of their own, which are no stream's."""
+        return nsid in self._zones
+
     @property
     def programmed(self) -> int:
         """Bytes written to flash since the start, for the host or by the drive itself."""
