@@ -138,6 +138,8 @@ class DeviceSection:
         "Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
         "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
         page="placement.md", guest=True)
+    nguid: bool = key(kinds.FLAG, False, "--nguid/--no-nguid",
+        "Namespaces have an NGUID and an EUI-64, made from their UUID, beside it.", guest=True)
     power_states: bool = key(kinds.FLAG, False, "--power-states/--no-power-states",
         "Power states of a drive with --time modelled, which it leaves and enters in modelled time "
         "as the host asks for or allows it to (APST).",

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from csd_spec.faults import Fault, FaultKind
+from nvme_spec.identify.lists import NamespaceIdentificationDescriptor, NamespaceIdType
+from potash_device.media.store import MemoryMedia
+from potash_firmware.rpu.settings import RpuSettings
 from support.memory import (
     BLOCKS,
     COMPUTE,
@@ -52,6 +55,31 @@ def test_descriptors_have_the_command_set_and_a_uuid(host: Host) -> None:
         assert page[:2] == b"\x03\x10"
         assert any(page[4:20])
         assert page[20:28] == bytes([4, 1, 0, 0, csi, 0, 0, 0])
+
+
+def identifiers(host: Host, nsid: int) -> dict[int, bytes]:
+    listed = NamespaceIdentificationDescriptor.decode_list(identify(host, 0x03, nsid))
+    return {each.type: each.identifier for each in listed}
+
+
+def test_a_namespace_has_an_nguid_and_an_eui64_if_that_is_asked_for() -> None:
+    with Host({1: MemoryMedia.create(1 << 20), 2: MemoryMedia.create(1 << 20)}) as host:
+        host.enable()
+        plain = identifiers(host, 1)
+        assert set(plain) == {NamespaceIdType.UUID, NamespaceIdType.CSI}
+        assert not any(identify(host, 0x00, 1)[104:128])
+    settings = RpuSettings(nguid=True)
+    with Host({1: MemoryMedia.create(1 << 20), 2: MemoryMedia.create(1 << 20)}, settings) as host:
+        host.enable()
+        found = []
+        for nsid in (1, 2):
+            listed = identifiers(host, nsid)
+            nguid, eui64 = listed[NamespaceIdType.NGUID], listed[NamespaceIdType.EUI64]
+            assert identify(host, 0x00, nsid)[104:128] == nguid + eui64
+            assert (len(nguid), nguid[8:], eui64[0] & 3) == (16, eui64, 2)
+            found += [nguid, eui64]
+        assert len(set(found)) == 4
+        assert plain.items() <= identifiers(host, 1).items()
 
 
 @pytest.mark.parametrize("cns", [0x05, 0x1B])

@@ -67,6 +67,8 @@ class RpuSettings:
     """A host may inject faults, and clear them."""
     placement: PlacementSettings | None = None
     """The settings of a drive with flexible data placement."""
+    nguid: bool = False
+    """Namespaces have an NGUID and an EUI-64 beside their UUID."""
     power_states: bool = False
     """The drive has power states; its time is modelled."""
     ocp: bool = False

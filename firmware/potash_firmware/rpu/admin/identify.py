@@ -90,10 +90,10 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
                 fpi=capabilities.FPI_SUPPORTED, dlfeat=DEALLOCATION, **_FORMATS
             )
         )
-    return _of_blocks(_find(controller, nsid, _active))
+    return _of_blocks(controller, _find(controller, nsid, _active))
 
 
-def _of_blocks(namespace: AnyNamespace | None) -> bytes:
+def _of_blocks(controller: Controller, namespace: AnyNamespace | None) -> bytes:
     """CNS 00h and 11h, which are of namespaces with logical blocks."""
     if namespace is None:
         return bytes(lists.IDENTIFY_SIZE)
@@ -101,7 +101,10 @@ def _of_blocks(namespace: AnyNamespace | None) -> bytes:
         raise NvmeError(
             Status.INVALID_IO_COMMAND_SET, detail=f"namespace {namespace.nsid} has no blocks"
         )
-    return bytes(namespace_structure(namespace))
+    structure, identifiers = namespace_structure(namespace), _identifiers(controller, namespace)
+    structure.nguid = identifiers.get(lists.NamespaceIdType.NGUID, structure.nguid)
+    structure.eui64 = identifiers.get(lists.NamespaceIdType.EUI64, structure.eui64)
+    return bytes(structure)
 
 
 def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
@@ -167,7 +170,7 @@ def _list(
 
 
 def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _of_blocks(_find(controller, command.entry.nsid, _allocated))
+    return _of_blocks(controller, _find(controller, command.entry.nsid, _allocated))
 
 
 def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -185,14 +188,23 @@ def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
 
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
-    nsid = command.entry.nsid
-    namespace = controller.namespaces.active(nsid)
-    uuid = UUID(namespace.shape.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
-    descriptors = (
-        lists.NamespaceIdentificationDescriptor(lists.NamespaceIdType.UUID, uuid.bytes),
-        lists.NamespaceIdentificationDescriptor(lists.NamespaceIdType.CSI, bytes([namespace.csi])),
-    )
+    identifiers = _identifiers(controller, controller.namespaces.active(command.entry.nsid))
+    descriptors = map(lists.NamespaceIdentificationDescriptor, identifiers, identifiers.values())
     return b"".join(item.encode() for item in descriptors).ljust(lists.IDENTIFY_SIZE, b"\0")
+
+
+def _identifiers(
+    controller: Controller, namespace: AnyNamespace
+) -> dict[lists.NamespaceIdType, bytes]:
+    """The identifiers of a namespace; all follow from its UUID."""
+    kinds, settings, nsid = lists.NamespaceIdType, controller.settings, namespace.nsid
+    uuid = UUID(namespace.shape.uuid or str(settings.identity.uuid(f"namespace {nsid}"))).bytes
+    found = {kinds.UUID: uuid, kinds.CSI: bytes([namespace.csi])}
+    if settings.nguid:
+        # The first byte says that no organisation has assigned it, and that it names one thing.
+        eui64 = bytes([uuid[0] & ~3 | 2]) + uuid[1:8]
+        found |= {kinds.EUI64: eui64, kinds.NGUID: uuid[8:] + eui64}
+    return found
 
 
 def _of_command_set(

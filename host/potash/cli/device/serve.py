@@ -215,6 +215,7 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
             compute=config.described_compute,
             copy_formats_enabled=config.memory.copy_formats,
             placement=section.fdp,
+            nguid=section.nguid,
             power_states=section.power_states,
             ocp=section.ocp,
         ),
