@@ -21,6 +21,8 @@ class Flow:
     weight: int = 1
     in_order: bool = False
     """They take place one after the other; otherwise they divide the share equally."""
+    urgent: bool = False
+    """They wait for nothing that is not known yet (see `timeline`)."""
 
 
 @dataclass(eq=False)
@@ -63,6 +65,12 @@ class Bandwidth:
         self._number += 1
         heappush(self._coming, (max(at, self.now), self._number, transfer))
         return transfer
+
+    @property
+    def urgent(self) -> bool:
+        """Some transfer is urgent that has yet to end."""
+        coming = (transfer.flow for _, _, transfer in self._coming)
+        return any(flow.urgent for flow in (*self._present, *coming))
 
     @property
     def following(self) -> int | None:

@@ -2,7 +2,8 @@
 
 No event of a pool or of a bandwidth is decided before all that may influence it: while it is not
 known what a task does from some time on, nothing is decided that comes later. So the time at which
-a task ends does not depend on how fast it, or another one, is emulated.
+a task ends does not depend on how fast it, or another one, is emulated. Transfers that are urgent,
+as the host's are, do not wait for that: what a task does after them counts as later than them.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,28 +34,39 @@ class Timeline:
     def __init__(self) -> None:
         self.pools: list[Pool] = []
         self.bandwidths: list[Bandwidth] = []
+        self.blocked = False
+        """True while it is not known what comes next."""
 
     def advance(self, now: int, most: int = 1 << 62) -> int | None:
         """Go on until `now`, by at most so many steps.
 
-        Returns the time of the next step; None while it is not known, or there is none.
+        Returns the time of the next step; None if there is none. While that is not known, it is the
+        next one of a bandwidth that is urgent.
         """
         while True:
             step = min(self._steps(now), key=lambda step: step[:2], default=None)
-            if step is None or step.kind == Kind.UNKNOWN:
+            self.blocked = step is not None and step.kind == Kind.UNKNOWN
+            if step is None:
                 return None
+            if self.blocked:
+                return min(self._urgent(), default=None)
             if step.at > now or most == 0:
                 return step.at
             most -= 1
             step.take()
 
+    def _urgent(self) -> Iterator[int]:
+        for bandwidth in self.bandwidths:
+            if bandwidth.urgent and (at := bandwidth.following) is not None:
+                yield at
+
     def _steps(self, now: int) -> Iterator[_Step]:
+        waits = any(at <= now for at in self._urgent())
+        since = now - (0 if waits else PATIENCE_NS)
         for bandwidth in self.bandwidths:
             if (at := bandwidth.following) is not None:
                 yield _Step(at, _FIRST, partial(bandwidth.go_on, at))
         for pool in self.pools:
             event = pool.following
-            if event is not None and (
-                event.kind is not Kind.UNKNOWN or event.at >= now - PATIENCE_NS
-            ):
+            if event is not None and (event.kind is not Kind.UNKNOWN or event.at >= since):
                 yield _Step(event.at, event.kind, partial(pool.take, event))

@@ -45,6 +45,7 @@ from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, LogSetti
 from potash_firmware.mailbox.messages import MAX_MEMORY_RANGES
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
+from potash_firmware.rpu.timing.shares import Shares
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 LARGEST_BUFFER = 1 << 30
@@ -414,6 +415,10 @@ class TimeSection:
         "in the profile).", guest=True, page="time.md#zones")
     factor: int = key(kinds.count(1, MOST_FACTOR), 1, "--time-factor",
         "Multiply all modelled times, for machines that are too slow for the drive.", guest=True)
+    bandwidth_shares: Shares | None = key(kinds.SHARES, None, "--bandwidth-shares",
+        "Shares of DRAM and link: weights of host and jobs, and of single accelerators and "
+        "compute namespaces (default: none, and DRAM for each core).", guest=True,
+        page="time.md#shares-of-dram-and-link")
     clock: str = key(kinds.choice(CLOCKS), "host", "--clock",
         "Let modelled time pass as the host's does, or only while the client waits (stepped).",
         page="experiment.md#a-clock-that-waits-for-the-host")

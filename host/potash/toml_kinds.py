@@ -23,6 +23,7 @@ from potash_firmware.extension_files import is_file
 from potash_firmware.log_components import LogSettings
 from potash_firmware.native_programs import source_of
 from potash_firmware.rpu.placement import PlacementSettings
+from potash_firmware.rpu.timing import shares
 
 T = TypeVar("T")
 
@@ -353,6 +354,13 @@ LEVELS = _described(
 )
 FAULT = _described(
     "FAULT", faults.parse, faults.describe, "io read status=INTERNAL_ERROR count=3", "io write lost"
+)
+SHARES = _described(
+    "NAME=WEIGHT[,…]",
+    shares.parsed,
+    str,
+    "host=3,jobs=1",
+    "host=2,jobs=1,accelerator1=4,namespace3=1",
 )
 DRIVE = _placed(
     lambda name, folder: name if name in PROFILES else str(folder / name),

@@ -56,6 +56,8 @@ def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
         (["--monitor", "m"], "--monitor is for --time modelled"),
         (["--still-limit", "2"], "--still-limit is for --time modelled"),
         (["--hold"], "--hold is for --time modelled"),
+        (["--bandwidth-shares", "host=2"], "--bandwidth-shares is for --time modelled"),
+        (["--time", "modelled", "--bandwidth-shares", "host=0"], "'host=0' is no share; write"),
         (["--time", "modelled", "--hold"], "--hold needs --monitor"),
         (
             ["--time", "modelled", "--monitor", "m", "--clock", "stepped"],

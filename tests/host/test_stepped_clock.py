@@ -34,9 +34,8 @@ NOTHING = program(mov(0, 0), exit_)
 
 @contextmanager
 def stepped(clock: HostClock, depth: int = 1, **options: Any) -> Iterator[BootedDevice]:
-    with booted_device(
-        size="64M", time="modelled", clock="stepped", host_clock=clock, queue_depth=depth, **options
-    ) as device:
+    chosen: dict[str, Any] = {"size": "64M", "queue_depth": depth} | options
+    with booted_device(time="modelled", clock="stepped", host_clock=clock, **chosen) as device:
         yield device
 
 
@@ -109,6 +108,41 @@ def test_jobs_that_begin_together_contend_in_the_same_way_each_time() -> None:
     assert contention() == (jobs, now)
 
 
+def overlapping(count: int, **options: Any) -> list[list[int]]:
+    """How long two jobs take that begin together and read 48 MiB each, and then the first one
+    alone, so many times."""
+    clock, pages, found = HostClock(), (48 << 20) // PAGE, []
+    with stepped(clock, size="128M", accelerators=["64M:4K"] * 2, **options) as device:
+        for at in range(96):
+            device.write(256 * at, bytes(1 << 20))
+        device.flush()
+        accelerators = device.accelerators()
+        for number, one in enumerate(accelerators):
+            one.enable()
+            one.send_firmware(NOTHING)
+            one.use_local_input(pages * number, pages)
+            one.select(0)
+        for _ in range(count):
+            before = device.traffic()
+            for starting in (accelerators, accelerators[:1]):
+                for one in starting:
+                    one.start()
+                assert {one.wait(60).status for one in starting} == {StatusId.DONE}
+            jobs = [one for one in device.traffic(before).completions
+                    if one.kind == CompletionKind.JOB]  # fmt: skip
+            found.append([job.completed - job.arrived for job in sorted(jobs, key=lambda job: (
+                job.arrived, job.nsid))])  # fmt: skip
+    return found
+
+
+def test_jobs_that_overlap_share_the_link_in_the_same_way_each_time() -> None:
+    (first, second, alone), *others = overlapping(4, bandwidth_shares="host=1,jobs=1")
+    assert all(other == [first, second, alone] for other in others)
+    link = (48 << 20) / 7.0  # ns of the drive tlc
+    assert [first, second] == pytest.approx([2 * link] * 2, rel=0.02)
+    assert link < alone < 1.1 * link
+
+
 LATEST = """
 @scheduler
 class Latest:
@@ -148,6 +182,18 @@ def test_units_and_their_scheduler_decide_when_executions_end(tmp_path: Path) ->
     assert extended == [first, sum(TIMES), first + fourth + third, first + fourth]
     # The first takes longer than the second and the third together, so one unit has all others.
     assert executions(2, "fifo") == [first, second, second + third, second + third + fourth]
+
+
+def test_executions_on_two_units_share_dram() -> None:
+    dispatch = DEFAULT.dispatch_ns
+    first, second, third, fourth = (length // 4 for length in LENGTHS)
+    found = executions(2, "fifo", bandwidth_shares="jobs=1")
+    ends = [0, dispatch + 2 * second, 0, 0]
+    ends[2] = ends[1] + dispatch + 2 * third
+    left = first - second - dispatch - third - dispatch
+    ends[0] = ends[2] + dispatch + 2 * left
+    ends[3] = ends[0] + fourth - left
+    assert found == ends
 
 
 def test_a_program_declares_its_time_and_its_priority() -> None:

@@ -156,6 +156,12 @@ class Flash:
         self.link_ns += duration
         return link.reserve(self.now, ready, duration)
 
+    def free_link(self) -> None:
+        """Forget the reservations of both directions of the link."""
+        for link in (self.link_in, self.link_out):
+            link.begins.clear()
+            link.ends.clear()
+
     def transfer_ns(self, pages: int) -> int:
         """The duration of a transfer between a die and the drive's memory."""
         return self._bus[pages]

@@ -245,6 +245,10 @@ class PythonFtl(ABC):
         """Raises FtlError."""
         raise FtlError("programs fail with the FTL page alone")
 
+    def free_link(self) -> None:
+        """See `Ftl`."""
+        self.flash.free_link()
+
     def rest(self) -> None:
         """Let the drive become idle, and set its clock and counters to 0."""
         self.flash.rest()

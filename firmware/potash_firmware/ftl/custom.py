@@ -201,6 +201,10 @@ class CustomFtl:
         """Raises FtlError."""
         raise FtlError("programs fail with the FTL page alone")
 
+    def free_link(self) -> None:
+        """See `Ftl`. Raises FtlError."""
+        self._optional("free_link")
+
     def rest(self) -> None:
         """See `Ftl`. Raises FtlError."""
         self._optional("rest")

@@ -293,6 +293,11 @@ class Drive:
         """Have the state of another drive, of the same profile."""
         self.state, self._words = other.state, None
 
+    def free_link(self) -> None:
+        """See `Ftl`."""
+        link = self.profile.channels
+        self.state.flash.intervals[link : link + 2] = 0
+
     def rest(self) -> None:
         """Let the drive become idle and set its clock and counters to 0, as after preconditioning.
 

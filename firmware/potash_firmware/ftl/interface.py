@@ -157,5 +157,8 @@ class Ftl(Protocol):
         """Have so many of the next programs fail, by each of which a superblock grows bad. Raises
         FtlError where that is not modelled."""
 
+    def free_link(self) -> None:
+        """Have the link be free for the next request: its user knows what else it transfers."""
+
     def rest(self) -> None:
         """Let the drive become idle, and set its clock and counters to 0."""

@@ -17,7 +17,7 @@ only delay the task, and not for a future, a callable or a signal, which work on
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from potash_firmware.rpu.deadlines import Deadlines
 
@@ -48,6 +48,16 @@ class Wait(NamedTuple):
     what: object
     cancel: Callable[[], bool] = always
     stop: Callable[[Exception], None] | None = None
+
+
+class Later(Protocol):
+    """A time that depends on what happens until then."""
+
+    at: int
+    """It is not before this one."""
+
+    def wait(self, *, abortable: bool) -> Steps[int]:
+        """Wait until it is known."""
 
 
 class Signal:
@@ -278,20 +288,26 @@ class Scheduler:
         if not self.held:
             self.over.clear()
 
-    def until(self, due: int | None, *, abortable: bool = True, began: int = 0) -> Steps[None]:
+    def until(
+        self, due: int | Later | None, *, abortable: bool = True, began: int = 0
+    ) -> Steps[None]:
         """Wait for `due`, if there is such a time; how late it becomes is counted.
 
         `began` is when a core began with what is done then.
         """
         if due is None:
             return
+        if not isinstance(due, int):
+            due = yield from due.wait(abortable=abortable)
         deadlines = self.deadlines
         while (late := deadlines.clock.now() - due) < 0:
             yield due if abortable else Wait(due, never)
         deadlines.lateness.add(late)
         self.reached = began, due
 
-    def not_before(self, due: int | None, steps: Steps[T], *, abortable: bool = True) -> Steps[T]:
+    def not_before(
+        self, due: int | Later | None, steps: Steps[T], *, abortable: bool = True
+    ) -> Steps[T]:
         """End as `steps` do, with a result or an error, but not before `due`."""
         try:
             result = yield from steps if self.emulated is None else self._emulate(steps, due)
@@ -301,10 +317,11 @@ class Scheduler:
         yield from self.until(due, abortable=abortable)
         return result
 
-    def _emulate(self, steps: Steps[T], due: int | None) -> Steps[T]:
+    def _emulate(self, steps: Steps[T], due: int | Later | None) -> Steps[T]:
         assert self.emulated is not None
         if due is not None:
-            self.emulated[steps] = self.deadlines.clock.now(), due
+            least = due if isinstance(due, int) else due.at
+            self.emulated[steps] = self.deadlines.clock.now(), least
         try:
             return (yield from steps)
         finally:

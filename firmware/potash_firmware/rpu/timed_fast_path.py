@@ -143,7 +143,9 @@ class TimedMedia:
             elif self._blocks is None:
                 if (offset | length) % MEMORY_GRANULARITY:  # the command is refused
                     return False
-                timing.asked = timing.memory(length, length)
+                due = timing.transfers.memory(length, length)
+                assert isinstance(due, int)
+                timing.asked = due
             else:  # of a namespace in several pieces, or that ends within a page
                 at = self._path.fetched  # as the rest of the batch: time never goes back
                 timing.asked = timing.charge(self._nsid, op, offset, length, at)
@@ -173,7 +175,7 @@ class TimedFastPath(FastPath):
 
     def run(self, queue: SubmissionQueue, limit: int) -> int:
         timing = self.timing
-        if self.controller.board.dma.remote:
+        if self.controller.board.dma.remote or timing.transfers.sharing is not None:
             return 0
         done = super().run(queue, min(limit, OUTSTANDING_LIMIT - len(self._outstanding.all)))
         timing.notice_retired()

@@ -25,7 +25,7 @@ def load_program(controller: Controller, command: Command) -> Steps:
     piece = controller.transfer.receive(command, fields.numb)
     due = None
     if controller.timing is not None:
-        due = controller.timing.memory(fields.numb, fields.numb)
+        due = controller.timing.transfers.memory(fields.numb, fields.numb, inwards=True)
     steps = steps_of(lambda: programs.load(fields, piece))
     return (yield from controller.scheduler.not_before(due, steps))
 

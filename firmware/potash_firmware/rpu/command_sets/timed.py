@@ -21,25 +21,27 @@ from potash_firmware.rpu.command_sets.memory.access import target as memory_targ
 from potash_firmware.rpu.command_sets.nvm.blocks import Target, add_data, stream_of, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
+from potash_firmware.rpu.scheduler import Later
 from potash_firmware.rpu.timing.modelled import ModelledTime, UnreadableError
 from potash_firmware.rpu.transfer import check_size
 
-Charge = Callable[[Controller, ModelledTime, Command], int]
+Charge = Callable[[Controller, ModelledTime, Command], int | Later]
 """The time at which a command completes. Raises NvmeError, as the handler would, for an invalid
 command."""
 
 
-def _write(controller: Controller, timing: ModelledTime, command: Command) -> int:
+def _write(controller: Controller, timing: ModelledTime, command: Command) -> int | Later:
     blocks = target(controller, command)
     nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
     stream = stream_of(controller, nsid, blocks.placement)
     add_data(controller, command, blocks)
-    return timing.write(
-        nsid, blocks.offset, blocks.length, fua=fua, stream=stream, hint=blocks.hint
-    )
+    due = timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream, hint=blocks.hint)
+    return timing.transfers.cross(due, blocks.length, inwards=True)
 
 
-def _blocks(charge: Callable[[ModelledTime, Target], int], *, moves_data: bool = True) -> Charge:
+def _blocks(
+    charge: Callable[[ModelledTime, Target], int | Later], *, moves_data: bool = True
+) -> Charge:
     """The time of a command with the fields of Read."""
     return lambda controller, timing, command: charge(
         timing, target(controller, command, moves_data=moves_data)
@@ -50,42 +52,54 @@ def _read(timing: ModelledTime, blocks: Target) -> int:
     return timing.read(blocks.namespace.nsid, blocks.offset, blocks.length)
 
 
+def _sent(timing: ModelledTime, blocks: Target) -> int | Later:
+    return timing.transfers.cross(_read(timing, blocks), blocks.length)
+
+
+def _compared(timing: ModelledTime, blocks: Target) -> int | Later:
+    return timing.transfers.cross(_read(timing, blocks), blocks.length, inwards=True)
+
+
 def _trim(timing: ModelledTime, blocks: Target) -> int:
     return timing.trim(blocks.namespace.nsid, [(blocks.offset, blocks.length)])
 
 
-def _memory(*, sent: bool) -> Charge:
+def _memory(*, sent: bool = True, inwards: bool = False) -> Charge:
     """The time of a command on memory, with the fields of Memory Read."""
 
-    def charge(controller: Controller, timing: ModelledTime, command: Command) -> int:
+    def charge(controller: Controller, timing: ModelledTime, command: Command) -> int | Later:
         _, _, length = memory_target(controller, command)
-        return timing.memory(length, length if sent else 0)
+        return timing.transfers.memory(length, length if sent else 0, inwards=inwards)
 
     return charge
 
 
-def _buffers(controller: Controller, timing: ModelledTime, command: Command) -> int:
+def _buffers(*, inwards: bool) -> Charge:
     """The time of a vendor command that moves data between host and accelerator."""
-    length = command.entry.cdw10 * DWORD_SIZE
-    check_size(length)
-    return timing.memory(length, length)
+
+    def charge(controller: Controller, timing: ModelledTime, command: Command) -> int | Later:
+        length = command.entry.cdw10 * DWORD_SIZE
+        check_size(length)
+        return timing.transfers.memory(length, length, inwards=inwards)
+
+    return charge
 
 
 _BLOCKS: dict[int, Charge] = {
-    AcceleratorOpcode.SEND_DATA: _buffers,
-    AcceleratorOpcode.READ_DATA: _buffers,
-    AcceleratorOpcode.SEND_FIRMWARE: _buffers,
-    AcceleratorOpcode.READ_FIRMWARE: _buffers,
+    AcceleratorOpcode.SEND_DATA: _buffers(inwards=True),
+    AcceleratorOpcode.READ_DATA: _buffers(inwards=False),
+    AcceleratorOpcode.SEND_FIRMWARE: _buffers(inwards=True),
+    AcceleratorOpcode.READ_FIRMWARE: _buffers(inwards=False),
     IoOpcode.FLUSH: lambda controller, timing, command: timing.flush(),
-    IoOpcode.READ: _blocks(_read),
+    IoOpcode.READ: _blocks(_sent),
     IoOpcode.WRITE: _write,
-    IoOpcode.COMPARE: _blocks(_read),
+    IoOpcode.COMPARE: _blocks(_compared),
     IoOpcode.VERIFY: _blocks(_read, moves_data=False),
     IoOpcode.WRITE_ZEROES: _blocks(_trim, moves_data=False),
 }
 _MEMORY: dict[int, Charge] = {
-    MemoryOpcode.MEMORY_READ: _memory(sent=True),
-    MemoryOpcode.MEMORY_WRITE: _memory(sent=True),
+    MemoryOpcode.MEMORY_READ: _memory(),
+    MemoryOpcode.MEMORY_WRITE: _memory(inwards=True),
     MemoryOpcode.MEMORY_FILL: _memory(sent=False),
 }
 _ZONED = {
@@ -118,12 +132,11 @@ def _timed(handler: Handler, charge: Charge) -> Handler:
     def run(controller: Controller, command: Command) -> Steps:
         timing = controller.timing
         assert timing is not None
-        due, timing.asked = timing.asked, None
+        asked, timing.asked = timing.asked, None
         try:
-            if isinstance(due, NvmeError):
-                raise due
-            if due is None:
-                due = charge(controller, timing, command)
+            if isinstance(asked, NvmeError):
+                raise asked
+            due = charge(controller, timing, command) if asked is None else asked
         except UnreadableError as error:
             # Blocks may be smaller than the pages that cannot be read.
             error.lba = max(error.lba, ReadWrite.decode(command.entry.cdws).slba)

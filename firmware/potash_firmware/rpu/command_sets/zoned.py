@@ -27,6 +27,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 from potash_firmware.rpu.namespaces.zones import Zone, Zones
+from potash_firmware.rpu.scheduler import Later
 from potash_firmware.rpu.transfer import check_size
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -95,9 +96,12 @@ def _write(
         add_data(controller, command, blocks)
     zones, zone = namespace.zones, namespace.zones.of(blocks.slba)
     committed = namespace.claim(blocks.slba, blocks.blocks)
-    resets, due = zone.resets, None
-    if timed and controller.timing is not None:
-        due = _charge(controller, controller.timing, blocks, committed)
+    resets = zone.resets
+    due: int | Later | None = None
+    if timed and (timing := controller.timing) is not None:
+        due = charged = _charge(controller, timing, blocks, committed)
+        if moves_data:
+            due = timing.transfers.cross(charged, blocks.length, inwards=True)
     yield from _store_claims(controller, namespace)
 
     def write_claimed() -> Result:

@@ -12,11 +12,12 @@ then moves bytes in DRAM, so that it is known early when it does not use DRAM ye
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
-from potash_device.bandwidth import Bandwidth, Flow, Transfer
+from potash_device.bandwidth import Flow, Transfer
 from potash_device.cores import Price, Work
 from potash_device.timeline import Timeline
 from potash_device.units import Ahead, Pool, Task, UnitScheduler
@@ -28,6 +29,7 @@ from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
 from potash_firmware.rpu.timing.holding import Running
 from potash_firmware.rpu.timing.modelled import ModelledTime, UnreadableError
+from potash_firmware.rpu.timing.transfers import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,11 @@ class Apu(Protocol):
     def send(self, message: messages.JobDue | messages.JobOverdue) -> None: ...
 
 
+PIECE = 256 << 10
+"""Bytes of a piece of a read, with shares."""
+PIECES = 8
+"""Pieces of a read that are under way at once, at most."""
+
 POLL_NS = 1_000_000
 """Guest time between two looks at what an emulation has done, while others wait for it."""
 
@@ -51,12 +58,12 @@ POLL_NS = 1_000_000
 class _Pool(Pool):
     """The core of an accelerator, or the units of a compute namespace."""
 
-    def __init__(self, flow: Flow, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
+    def __init__(self, weight: int, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
         super().__init__(units, scheduler)
         self.tasks: dict[Timed, None] = {}
         """Tasks that have not ended, in the order of arrival."""
-        self.flow = flow
-        """The transfers of its tasks."""
+        self.flow, self.reads = Flow(weight), Flow(weight, in_order=True)
+        """The transfers of its tasks in DRAM, and those of blocks that they read."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,16 +92,18 @@ class Timed(Task):
     """Reads that the drive has been given."""
     moved: int = 0
     """Time of DRAM that it has had, or has."""
-    transfer: Transfer | None = None
-    """A transfer that it waits for."""
+    transfers: list[Transfer] = field(default_factory=list)
+    """Transfers that it waits for."""
 
     def ahead(self) -> Ahead:
-        if self.work is None:
-            taken = self.live[Word.MODELLED]  # before the next: see `WorkCounter.show`
-            core, _ = self.time.split(taken, self.live[Word.DRAM])
-        else:
-            core, _ = self._point(self.work)
+        core = self.progress if self.work is None else self._point(self.work)[0]
         return Ahead(max(0, core - self.done), is_point=self.work is not None)
+
+    @property
+    def progress(self) -> int:
+        """The time of its core so far, by its worker."""
+        taken = self.live[Word.MODELLED]  # before the next: see `WorkCounter.show`
+        return self.time.split(taken, self.live[Word.DRAM])[0]
 
     def _point(self, work: Work) -> tuple[int, int]:
         """The times of its core and of DRAM until its next read, or its end."""
@@ -106,21 +115,64 @@ class Timed(Task):
 
     def reached(self, at: int) -> int | None:
         assert self.work is not None
+        sharing = self.time.sharing
         _, dram = self._point(self.work)
-        if dram > self.moved:
+        if sharing is not None and dram > self.moved:
             length, self.moved = dram - self.moved, dram
+            self.transfers.append(sharing.dram.begin(self.pool.flow, length, at, self.go_on))
             self.waits = True
-            self.transfer = self.time.dram.begin(self.pool.flow, length, at, self._transferred)
             return at
         if self.served < len(self.reads):
             self.served += 1
-            return self.time.read(self.reads[self.served - 1], at)
+            read = self.reads[self.served - 1]
+            if sharing is None:
+                return self.time.read(read, at)
+            end = read.first + read.length
+            _Reading(self, sharing, read.nsid, read.first, end, at).go_on(at)
+            self.waits = bool(self.transfers)
+            return at
         self.time.end(self, at)
         return None
 
-    def _transferred(self, at: int) -> None:
-        self.transfer = None
+    def go_on(self, at: int) -> None:
+        """Go on at a time at which all that it waits for is over."""
+        self.transfers.clear()
         self.pool.resume(self, at)
+
+
+@dataclass(eq=False)
+class _Reading:
+    """A read of a job whose data share the link with others': in pieces, of which a few are under
+    way, so that others' blocks are read in between."""
+
+    timed: Timed
+    sharing: Sharing
+    nsid: int
+    first: int
+    end: int
+    """Bytes that the drive has not been asked for yet."""
+    done: int
+    """The time at which all pieces that are over were there."""
+
+    def go_on(self, at: int) -> None:
+        """Have the drive read as many pieces as may be under way."""
+        time, under_way = self.timed.time, self.timed.transfers
+        while self.first < self.end and len(under_way) < PIECES:
+            length = min(self.end, self.first // PIECE * PIECE + PIECE) - self.first
+            due = time.read(messages.Read(0, self.nsid, self.first, length), at)
+            self.first += length
+            if due > at:
+                begins, link, after = time.timing.transfers.leg(at, due, length)
+                flow, over = self.timed.pool.reads, partial(self._over, after)
+                under_way.append(self.sharing.to_host.begin(flow, link, begins, over))
+
+    def _over(self, after: int, at: int) -> None:
+        """The first piece has crossed the link."""
+        self.done = max(self.done, at + after)
+        del self.timed.transfers[0]
+        self.go_on(at)
+        if not self.timed.transfers:
+            self.timed.go_on(self.done)
 
 
 class _Ended(NamedTuple):
@@ -143,14 +195,16 @@ class JobTime(Part):
     ) -> None:
         """Executions of each compute namespace have so many units, which a new object of
         `unit_scheduler` schedules."""
-        self._timing = timing
+        self.timing = timing
         self._units, self._unit_scheduler = units, unit_scheduler
         self._scheduler = scheduler
         self._apu = apu
         self.price = Price(timing.processor)
-        self.dram = Bandwidth()
+        self.sharing = timing.transfers.sharing
         self._timeline = Timeline()
-        self._timeline.bandwidths.append(self.dram)
+        if self.sharing is not None:
+            self._timeline.bandwidths = self.sharing.bandwidths
+            self.sharing.go_on = self._go_on
         self._timer = NO_TIMER
         """The timer of the next step of the timeline."""
         self._pools: dict[Hashable, _Pool] = {}
@@ -192,7 +246,7 @@ class JobTime(Part):
         pool = self._pools.get(("accelerator", accelerator))
         if pool is None:
             pool = self._pools["accelerator", accelerator] = _Pool(
-                self._flow("accelerator", accelerator)
+                self._weight("accelerator", accelerator)
             )
         timed = self._arrive(
             "JOB",
@@ -222,9 +276,9 @@ class JobTime(Part):
     def _job_due(self, accelerator: int, number: int, due: int) -> None:
         _, timed = self._accelerators[accelerator]
         assert timed.start is not None
-        self._timing.lateness.add(max(0, self._timing.clock.now() - due))
+        self.timing.lateness.add(max(0, self.timing.clock.now() - due))
         self._ended[accelerator] = _Ended(timed.start, due)
-        self._timing.completed(
+        self.timing.completed(
             TimedCompletion(
                 CompletionKind.JOB,
                 nsid=accelerator,
@@ -239,19 +293,18 @@ class JobTime(Part):
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
         """The time at which bytes of a job's output are written, and the time since the job's
         beginning. Raises NvmeError."""
-        start, due = self._ended.get(accelerator, (self._timing.clock.now(),) * 2)
-        done = self._timing.charge(nsid, Op.WRITE, first, length, due)
-        self._timing.completed(
+        start, due = self._ended.get(accelerator, (self.timing.clock.now(),) * 2)
+        done = self.timing.charge(nsid, Op.WRITE, first, length, due)
+        self.timing.completed(
             TimedCompletion(
                 CompletionKind.OUTPUT, nsid=accelerator, arrived=due, began=due, completed=done
             )
         )
         return done, done - start
 
-    def _flow(self, kind: str, number: int) -> Flow:
-        """The flow of an accelerator or a compute namespace."""
-        shares = self._timing.shares
-        return Flow() if shares is None else Flow(shares.of(kind, number))
+    def _weight(self, kind: str, number: int) -> int:
+        """The share of an accelerator or a compute namespace."""
+        return 1 if self.sharing is None else self.sharing.shares.of(kind, number)
 
     # Executions.
 
@@ -259,15 +312,15 @@ class JobTime(Part):
         """An Execute command has come, of the program at an index; `executed` has to follow."""
         pool = self._pools.get(("namespace", nsid))
         if pool is None:
-            flow, scheduler = self._flow("namespace", nsid), self._unit_scheduler()
-            pool = self._pools["namespace", nsid] = _Pool(flow, self._units, scheduler)
+            weight, scheduler = self._weight("namespace", nsid), self._unit_scheduler()
+            pool = self._pools["namespace", nsid] = _Pool(weight, self._units, scheduler)
         over = self._execution_over
         return self._arrive("EXECUTION", pool, cancel, over, program=program, priority=priority)
 
     def _execution_over(self, timed: Timed, due: int) -> None:
         assert timed.start is not None
-        self._timing.executions += 1
-        self._timing.execution_ns = due - timed.start
+        self.timing.executions += 1
+        self.timing.execution_ns = due - timed.start
 
     def row(self, timed: Timed) -> int:
         """The row for an execution that is given to the engine; 0 if there is none left."""
@@ -314,7 +367,7 @@ class JobTime(Part):
             lost = {timed for _, timed in self._accelerators.values()}
         for since, timed in self._emulated():
             if timed not in lost:
-                yield Running(timed, since, timed.live[Word.MODELLED] * self._timing.factor)
+                yield Running(timed, since, timed.progress)
 
     def _emulated(self) -> Iterator[tuple[int, Timed]]:
         """Tasks on a unit that are still emulated, and the time at which one would have begun that
@@ -341,7 +394,7 @@ class JobTime(Part):
         priority: int = 0,
     ) -> Timed:
         timed = Timed(
-            arrived=self._timing.clock.now(),
+            arrived=self.timing.clock.now(),
             program=program,
             priority=priority,
             what=what,
@@ -361,22 +414,22 @@ class JobTime(Part):
     def split(self, ns: int, dram: int) -> tuple[int, int]:
         """The time of its core alone, and the time of DRAM that it has a share of, of work that
         takes `ns` in all, and `dram` of these in DRAM."""
-        dram = 0 if self._timing.shares is None else min(ns, dram)
-        return (ns - dram) * self._timing.factor, dram * self._timing.factor
+        dram = 0 if self.sharing is None else min(ns, dram)
+        return (ns - dram) * self.timing.factor, dram * self.timing.factor
 
     def _drop(self, timed: Timed) -> None:
         if timed.end is None:
-            now = self._timing.clock.now()
+            now = self.timing.clock.now()
             timed.pool.drop(timed, now)
-            if timed.transfer is not None:
-                timed.transfer.dropped = now
+            for transfer in timed.transfers:
+                transfer.dropped = now
             self._leave(timed, now)
             self._go_on()
 
     def end(self, timed: Timed, due: int) -> None:
         """A task has ended in modelled time."""
         assert timed.start is not None
-        self._timing.show(timed.what, timed.start, due)
+        self.timing.show(timed.what, timed.start, due)
         self._leave(timed, due)
         timed.over(timed, due)
 
@@ -387,12 +440,12 @@ class JobTime(Part):
 
     def _go_on(self) -> None:
         """Decide what can be decided, and come back when more can be."""
-        now, timeline = self._timing.clock.now(), self._timeline
+        now, timeline = self.timing.clock.now(), self._timeline
         following = timeline.advance(now, READS_AT_ONCE)
         timeline.pools = [pool for pool in timeline.pools if pool.busy]
         tasks = [timed for pool in self._pools.values() for timed in pool.tasks]
-        if following is None and len(tasks) > 1:
-            following = now + POLL_NS
+        if timeline.blocked and len(tasks) > 1:
+            following = min(following or now + POLL_NS, now + POLL_NS)
         self._timer.cancel()
         if following is not None:
             deadlines = self._scheduler.deadlines
@@ -402,7 +455,7 @@ class JobTime(Part):
     def read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""
         try:
-            return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
+            return self.timing.charge(read.nsid, Op.READ, read.first, read.length, at)
         except UnreadableError as error:
             return error.due
         except (NvmeError, ValueError) as error:

@@ -16,7 +16,7 @@ from io import BytesIO
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
 from potash_device.cores import DEFAULT, CoreProfile
-from potash_device.flash.profile import PAGE, Rate
+from potash_device.flash.profile import PAGE
 from potash_device.flash.scaling import ZoneShape
 from potash_device.trace import Trace
 from potash_firmware.ftl.hooks import NO_HINT, Hint
@@ -27,6 +27,7 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.layout import Layout
 from potash_firmware.rpu.timing.shares import Shares
+from potash_firmware.rpu.timing.transfers import Sharing, Transfers
 from potash_firmware.rpu.timing.zones import ZoneStreams, require_sound
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,8 @@ class TimeSettings:
     keeper: Keeper | None = None
     """Moves the drive's state with a migration; None for a drive that begins empty then."""
     shares: Shares | None = None
-    """The shares of DRAM; without them, each core has DRAM of its own."""
+    """The shares of DRAM and link; without them, each core has DRAM of its own, and the link is the
+    drive's, first come, first served."""
 
 
 class UnreadableError(NvmeError):
@@ -92,7 +94,10 @@ class ModelledTime:
         self.drive = settings.drive
         self.factor = settings.factor
         self.processor = settings.processor
-        self.shares = settings.shares
+        sharing = None if settings.shares is None else Sharing(settings.shares, clock)
+        self.transfers = Transfers(
+            self.drive.profile, settings.processor, settings.factor, clock, sharing
+        )
         self.clock = clock
         self.lateness = lateness
         self._trace = trace
@@ -122,8 +127,6 @@ class ModelledTime:
         """The time at which the drive is ready for a request that arrives at a time."""
         self.completion_count = 0
         """All completions, those included that are no longer kept."""
-        self._memory_free = 0
-        """The time at which the DRAM of memory namespaces has executed all requests."""
         self.drive.on_failure = self._request_failed
         self._begin(settings.held or Held(), sizes, zones)
 
@@ -313,18 +316,6 @@ class ModelledTime:
             return self.clock.now()
         return self.charge(namespace.nsid, Op.COMMIT, blocks.start * size, len(blocks) * size)
 
-    def memory(self, touched: int, sent: int = 0, after: int | None = None) -> int:
-        """The time at which a command on memory namespaces completes that arrives now.
-
-        It reads and writes `touched` bytes of DRAM, which does one thing at a time, not before
-        `after`; `sent` of them go over the link.
-        """
-        profile, factor = self.drive.profile, self.factor
-        begins = self.clock.now() + (profile.submission_ns + profile.other_command_ns) * factor
-        begins = max(begins, self._memory_free, begins if after is None else after)
-        self._memory_free = begins + _taken(touched, self.processor.dram) * factor
-        return self._memory_free + (_taken(sent, profile.link) + profile.completion_ns) * factor
-
     def trim(self, nsid: int, ranges: Iterable[tuple[int, int]]) -> int:
         """The same as `charge`, for several ranges."""
         ends = (self.charge(nsid, Op.TRIM, first, size) for first, size in ranges)
@@ -406,6 +397,8 @@ class ModelledTime:
 
         A run is its first page and its length. Raises NvmeError.
         """
+        if self.transfers.sharing is not None:
+            self.drive.free_link()
         end, given = at, hint
         arrival = self.arrival(min(at, self.clock.now()))
         later = max(0, at - arrival * self.factor)
@@ -472,8 +465,3 @@ class ModelledTime:
     def _request_failed(self, error: FtlError) -> None:
         self._failure = error
         log.error("%s", error)
-
-
-def _taken(length: int, rate: Rate) -> int:
-    """Nanoseconds for bytes at a rate, rounded up."""
-    return -(-length * rate.ns // rate.bytes)

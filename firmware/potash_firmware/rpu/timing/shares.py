@@ -27,6 +27,10 @@ class Shares:
         """The weight of an accelerator's jobs, or of a compute namespace's executions."""
         return self.others.get((kind, number), self.jobs)
 
+    def __str__(self) -> str:
+        others = [f"{kind}{number}={weight}" for (kind, number), weight in self.others.items()]
+        return ",".join([f"host={self.host}", f"jobs={self.jobs}", *others])
+
 
 def parsed(text: str) -> Shares:
     """The shares in a text. Raises SharesError."""

@@ -106,7 +106,8 @@ def modelled(
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
-    return TimeSettings(drive, section.factor, cores, held, stepped, section.hold, saving)
+    shares = section.bandwidth_shares
+    return TimeSettings(drive, section.factor, cores, held, stepped, section.hold, saving, shares)
 
 
 def preload() -> None:

@@ -29,6 +29,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.scheduler import Later
 
 if TYPE_CHECKING:  # importing it loads NumPy, which only modelled time needs
     from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -93,13 +94,13 @@ def copy(controller: Controller, command: Command) -> Steps:
     return (yield from controller.scheduler.not_before(due, steps))
 
 
-def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int:
+def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int | Later:
     """The time at which the modelled drive would finish the copy. Raises NvmeError."""
     reads = [source for source in sources if isinstance(source.namespace, Namespace)]
     read = [timing.read(source.namespace.nsid, source.first, source.length) for source in reads]
     # Each byte is written to memory, and what comes from memory is also read there.
     from_memory = total - sum(source.length for source in reads)
-    return timing.memory(total + from_memory, after=max(read, default=None))
+    return timing.transfers.memory(total + from_memory, after=max(read, default=None))
 
 
 def _bytes(controller: Controller, target: MemoryNamespace, item: MemorySourceRange) -> CopySource:

@@ -37,7 +37,7 @@ from potash_firmware.rpu.command_sets.nvm.optional import differs
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.faults import is_lost, lost
 from potash_firmware.rpu.outstanding import FirstHalf
-from potash_firmware.rpu.scheduler import Signal, Wait, never
+from potash_firmware.rpu.scheduler import Later, Signal, Wait, never
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -120,8 +120,8 @@ class _CompareAndWrite:
     """The error with which the second command ends because of the first."""
     _write_refused: NvmeError | None = None
     _write_lost: bool = False
-    _compare_due: int | None = None
-    _write_due: int | None = None
+    _compare_due: int | Later | None = None
+    _write_due: int | Later | None = None
     """The times at which the commands complete, if the drive's time is modelled."""
 
     def __post_init__(self) -> None:
@@ -239,12 +239,12 @@ class _CompareAndWrite:
         self, timing: "ModelledTime", blocks: Target, *, writes: bool, durable: bool
     ) -> None:
         nsid, offset, length = blocks.namespace.nsid, blocks.offset, blocks.length
-        self._compare_due = self._write_due = timing.read(nsid, offset, length)
+        read = timing.read(nsid, offset, length)
+        self._compare_due = self._write_due = timing.transfers.cross(read, length, inwards=True)
         try:
             if writes:
-                self._write_due = timing.write(
-                    nsid, offset, length, after=self._compare_due, fua=durable
-                )
+                written = timing.write(nsid, offset, length, after=read, fua=durable)
+                self._write_due = timing.transfers.cross(written, length, inwards=True)
         except NvmeError as error:
             self._write_refused = error
 
