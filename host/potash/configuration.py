@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from potash import toml_kinds as kinds
+from potash.namespace_sections import NamespaceSection
 from potash.sections import (
     LIMITS,
     MEBI,
@@ -22,7 +23,6 @@ from potash.sections import (
     KeyValueSection,
     LimitsSection,
     MemorySection,
-    NamespaceSection,
     TimeSection,
     VtaSection,
 )

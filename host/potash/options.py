@@ -13,9 +13,10 @@ from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash import configuration, toml_kinds
 from potash.configuration import Configuration
 from potash.files import about
+from potash.namespace_sections import NamespaceSection
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import describe, read_table
-from potash.sections import MODELLED, SECTIONS_OPTIONS, NamespaceSection
+from potash.sections import MODELLED, SECTIONS_OPTIONS
 
 
 class KeyOption(click.Option):

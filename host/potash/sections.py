@@ -14,8 +14,9 @@ import click
 from csd_spec.faults import MOST_FAULTS, Fault
 from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
+from potash.namespace_sections import OF_ZONES, NamespaceSection
 from potash.toml_kinds import key
-from potash.units import LARGEST, Parsed, Size, completing, human
+from potash.units import LARGEST, Parsed, Size, completing, human, short
 from potash.vm.packages import ENVIRONMENT as MIRROR_VARIABLE
 from potash.vm.packages import MIRROR_HELP
 from potash.vm.qemu import CPUS, MEMORY
@@ -23,18 +24,12 @@ from potash.vm.standstill import DEFAULT_LIMIT
 from potash_device.controller.cmb import CmbSettings
 from potash_device.flash.profiles import PROFILES as DRIVES
 from potash_device.media.shapes import (
-    BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
     DEFAULT_ZONE_SIZE,
-    LEAST_ZONE_SIZE,
     MEMORY_UNIT,
-    METADATA_SIZES,
     MOST_NAMESPACES,
-    NO_AREAS,
-    Metadata,
     NamespaceShape,
-    WriteAreas,
 )
 from potash_device.units import MOST_UNITS
 from potash_device.vta.config import CORES
@@ -46,6 +41,7 @@ from potash_firmware.mailbox.messages import MAX_MEMORY_RANGES
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
 from potash_firmware.rpu.timing.shares import Shares
+from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 LARGEST_BUFFER = 1 << 30
@@ -78,6 +74,7 @@ MOST_ACCELERATORS = 64
 MOST_THREADS = 16
 ACCELERATOR = DeviceSettings().accelerators[0]
 """The one that a device has if nothing is said."""
+APPEND_LIMITS = tuple(short(2 * PAGE_SIZE << shift) for shift in range(MAX_TRANSFER_SHIFT))
 BUFFER = kinds.size(PAGE_SIZE, LARGEST_BUFFER)
 MEMORY_SIZE = kinds.size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)
 LOG = LogSettings()
@@ -149,6 +146,9 @@ class DeviceSection:
         "Log pages of the Open Compute Project, which `nvme ocp` reads: extended SMART and the "
         "latency monitor of a drive with --time modelled.",
         page="admin.md#log-pages-of-the-open-compute-project", guest=True)
+    append_limit: str | None = key(kinds.choice(APPEND_LIMITS), None, "--append-limit",
+        "Maximum size of a Zone Append (ZASL; default: that of any transfer).",
+        page="zones.md#limits", guest=True)
     map_doorbells: bool = key(kinds.FLAG, False, "--map-doorbells/--no-map-doorbells",
         "Let the client map the page of doorbells, as SPDK's driver wants; the device polls it.",
         page="vfio-user.md#spdk")
@@ -194,79 +194,6 @@ class DeviceSection:
     def begins_with_state(self) -> bool:
         """The device begins with the state of another one, and not as at power on."""
         return self.incoming or self.load is not None
-
-
-@dataclass(frozen=True)
-class NamespaceSection:
-    """Namespaces of a new drive; existing media keep theirs. Options replace all of them:
-    `--namespace`, its short form `--size`, and `--zoned-namespace`."""
-
-    # fmt: off
-    size: int = key(kinds.size(min(BLOCK_SIZES), LARGEST), DEFAULT_SIZE, "",
-        "Size of the namespace.")
-    block_size: int = key(kinds.choice(BLOCK_SIZES), DEFAULT_BLOCK_SIZE, "",
-        "Bytes of a logical block.")
-    metadata: int = key(kinds.choice((0, *METADATA_SIZES)), 0, "",
-        "Bytes of metadata of each block.", page="protection.md")
-    protection: int = key(kinds.choice(range(4)), 0, "",
-        "Type of protection information in the metadata; 0 for none.", page="protection.md")
-    zone_size: int | None = key(kinds.size(LEAST_ZONE_SIZE, LARGEST), None, "",
-        "Size of the zones of a zoned namespace, a power of two (default: no zones).",
-        page="zones.md")
-    zone_capacity: int | None = key(kinds.size(DEFAULT_BLOCK_SIZE, LARGEST), None, "",
-        "How much of each zone can be written (default: all of it).", page="zones.md")
-    zrwa: WriteAreas | None = key(kinds.AREAS, None, "",
-        "Zone random write areas of a zoned namespace: the size of each, how much is committed at "
-        "once (default: 4K), and how many zones can have one (default: all active ones).",
-        page="zones.md#random-write-areas")
-    # fmt: on
-
-    @property
-    def shape(self) -> NamespaceShape:
-        """The namespace, as the drive takes it. Raises ValueError for an invalid one."""
-        if self.size < self.block_size:
-            raise ValueError(f"size is less than one block of {self.block_size} bytes")
-        if self.protection and not self.metadata:
-            raise ValueError("protection is without metadata")
-        if self.zone_size is None:
-            if self.zrwa is not None:
-                raise ValueError("zrwa is without zones")
-            metadata = Metadata(self.metadata, protection=self.protection)
-            return NamespaceShape(self.size, self.block_size, metadata=metadata)
-        if self.metadata:
-            raise ValueError("zones have no metadata")
-        capacity = self.zone_capacity or self.zone_size
-        areas = self.zrwa or NO_AREAS
-        return NamespaceShape.zoned(self.size, self.zone_size, capacity, self.block_size, areas)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """A namespace from SIZE[:BLOCK[+METADATA[:TYPE]]]. Raises ValueError."""
-        size, colon, described = text.partition(":")
-        blocks, _, protection = described.partition(":")
-        block, _, metadata = blocks.partition("+")
-        if colon and block not in map(str, BLOCK_SIZES):
-            raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
-        if metadata and metadata not in map(str, METADATA_SIZES):
-            sizes = ", ".join(map(str, METADATA_SIZES))
-            raise ValueError(f"{text!r}: blocks have {sizes} bytes of metadata")
-        if protection and (protection not in {"1", "2", "3"} or not metadata):
-            raise ValueError(
-                f"{text!r}: metadata may have protection information of type 1, 2 or 3"
-            )
-        block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
-        return cls(
-            Size(block_size).parse(size), block_size, int(metadata or 0), int(protection or 0)
-        )
-
-    @classmethod
-    def parse_zoned(cls, text: str) -> Self:
-        """A zoned namespace from SIZE[:ZONE[:CAPACITY]]. Raises ValueError."""
-        size, zone, capacity, *rest = [*map(Size().parse, text.split(":")), 0, 0]
-        if len(rest) > 2:
-            raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
-        shape = NamespaceShape.zoned(size, zone or DEFAULT_ZONE_SIZE, capacity)
-        return cls(size, zone_size=shape.zone_size, zone_capacity=shape.zone_capacity)
 
 
 @dataclass(frozen=True)
@@ -474,10 +401,11 @@ SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
     ),
     "zoned_namespaces": SectionsOption(
         "--zoned-namespace",
-        Parsed("SIZE[:ZONE[:CAPACITY]]", NamespaceSection.parse_zoned),
+        Parsed("SIZE[:ZONE[:CAPACITY]][,KEY=VALUE…]", NamespaceSection.parse_zoned),
         "A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
         f"default: {human(DEFAULT_ZONE_SIZE)}), and how much of each zone can be written "
-        "(default: all); may be repeated. It follows those of --namespace. The media store it.",
+        f"(default: all), and keys of its section: {', '.join(OF_ZONES)}; may be repeated. It "
+        "follows those of --namespace. The media store it.",
     ),
     "zrwa": SectionsOption(
         "--zrwa",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from potash_device.media.shapes import ZoneLimits
+from potash_firmware.rpu.settings import RpuSettings
 from support.memory import asked as identified
 from support.memory import identify
 from support.nvme_host import DATA, Host
@@ -253,6 +255,28 @@ def test_the_controller_closes_a_zone_that_it_has_opened() -> None:
         assert write(host, OPENED * BLOCKS).status == 0
         states = [one.state for one in report(host)[1]]
         assert states == [IMPLICIT, CLOSED, *[IMPLICIT] * (OPENED - 1), *[EMPTY] * 23]
+
+
+def test_a_namespace_has_limits_of_its_own() -> None:
+    with powered(limits=ZoneLimits(3, 1, cross_zone_reads=False)) as host:
+        assert struct.unpack_from("<HHII", identify(host, 0x05, 1, 2)) == (0, 0, 2, 0)
+        assert [send(host, OPEN, number * BLOCKS) for number in (0, 1)] == [0, TOO_MANY_OPEN]
+        assert send(host, CLOSE, 0) == 0
+        assert [write(host, number * BLOCKS).status for number in (1, 2)] == [0, 0]
+        assert states(host)[:3] == [CLOSED, CLOSED, IMPLICIT]
+        assert write(host, 3 * BLOCKS).status == TOO_MANY_ACTIVE
+        for opcode in (READ, VERIFY, COMPARE):
+            assert asked(host, opcode, BLOCKS - 1, 0).status in (0, 0x285)
+            assert asked(host, opcode, BLOCKS - 1, 1).status == BOUNDARY
+        assert copy(host, 2 * BLOCKS + 1, (BLOCKS - 1, 2)) == BOUNDARY
+
+
+def test_an_append_has_a_limit() -> None:
+    with powered(settings=RpuSettings(append_limit=8192)) as host:
+        assert identify(host, 0x06, csi=2)[:2] == bytes([1, 0])
+        assert write(host, 0, 2, opcode=APPEND).status == 0
+        assert asked(host, APPEND, 0, 2).status == INVALID_FIELD
+        assert zone(host, 0).pointer == 2
 
 
 def test_limits_of_open_and_active_zones() -> None:

@@ -17,6 +17,7 @@ from nvme_spec.registers import CmbUse
 from potash import configuration
 from potash.cli.app import run_app
 from potash.configuration import Configuration
+from potash.namespace_sections import OF_ZONES, NamespaceSection
 from potash.sdk import faults
 from potash.sdk.errors import PotashError
 from potash.sections import (
@@ -26,7 +27,6 @@ from potash.sections import (
     GuestSection,
     LimitsSection,
     MemorySection,
-    NamespaceSection,
     VtaSection,
 )
 from potash.toml_kinds import ConfigurationError, keys
@@ -323,7 +323,7 @@ def changed(section: str, kind: type[Any]) -> dict[str, Any]:
 def test_every_key_is_written() -> None:
     sections = {name: kind(**changed(name, kind)) for name, kind in configuration.SECTIONS.items()}
     block = changed("namespace", NamespaceSection)
-    zones = {name: block.pop(name) for name in ("zone_size", "zone_capacity", "zrwa")}
+    zones = {name: block.pop(name) for name in ("zone_size", "zone_capacity", *OF_ZONES)}
     wanted = Configuration(
         namespaces=(NamespaceSection(**zones), NamespaceSection(**block)),
         accelerators=(AcceleratorSection(**changed("accelerator", AcceleratorSection)),),

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from potash.fleet import Drive, read_fleet
+from potash.namespace_sections import NamespaceSection
 from potash.sdk.errors import PotashError
-from potash.sections import AcceleratorSection, NamespaceSection
+from potash.sections import AcceleratorSection
 
 DESCRIBED = """
 scheduler = "tls://10.0.0.1:8786"

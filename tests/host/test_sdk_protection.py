@@ -7,9 +7,9 @@ import pytest
 import potash.sdk
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
+from potash.namespace_sections import NamespaceSection
 from potash.sdk import InvalidRequest
 from potash.sdk.commands import encoded
-from potash.sections import NamespaceSection
 from potash.vm.drive import device_process
 from potash_device.media.shapes import Metadata
 

@@ -116,6 +116,12 @@ WRONG = [
     Wrong("serve --socket s --size 1", 2, "'1' is too small; the least is 4K"),
     Wrong("serve --socket s --metrics 99999", 2, "99999 is not in the range 0<=x<=65535"),
     Wrong("serve --socket s --namespace 16M:777", 2, "blocks have 512 or 4096 bytes"),
+    Wrong("serve --socket s --zrwa 64K", 2, "--zrwa is for --zoned-namespace"),
+    Wrong("serve --socket s --zoned-namespace 16M --zrwa 64K:3K", 2, "multiple of 4096 bytes"),
+    Wrong("serve --socket s --zoned-namespace 16M:1M --zrwa 4M", 2, "the capacity of a zone"),
+    Wrong("serve --socket s --zoned-namespace 16M,open=1", 2, "is not KEY=VALUE with a key of"),
+    Wrong("serve --socket s --zoned-namespace 16M,max_open=33", 2, "at most max_active"),
+    Wrong("serve --socket s --zoned-namespace 16M,max_open=no", 2, "max_open=no: it must be a"),
     Wrong("serve --socket s --accelerator 64G", 2, "a buffer has at most 1 GiB"),
     Wrong("serve --socket s --log rpu", 2, "'rpu' is not COMPONENT=LEVEL"),
     Wrong(

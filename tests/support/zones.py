@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from potash_device.media.drive import Drive
-from potash_device.media.shapes import NO_AREAS, NamespaceShape, WriteAreas
+from potash_device.media.shapes import (
+    DEFAULT_LIMITS,
+    NO_AREAS,
+    NamespaceShape,
+    WriteAreas,
+    ZoneLimits,
+)
 from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import DATA, Cqe, Host
 
@@ -31,8 +37,10 @@ CAPACITY = 12
 NO_POINTER = (1 << 64) - 1
 
 
-def shape(zones: int = 8, areas: WriteAreas = NO_AREAS) -> NamespaceShape:
-    return NamespaceShape.zoned(zones * ZONE, ZONE, CAPACITY * BLOCK, areas=areas)
+def shape(
+    zones: int = 8, areas: WriteAreas = NO_AREAS, limits: ZoneLimits = DEFAULT_LIMITS
+) -> NamespaceShape:
+    return NamespaceShape.zoned(zones * ZONE, ZONE, CAPACITY * BLOCK, areas=areas, limits=limits)
 
 
 @contextmanager
@@ -41,10 +49,11 @@ def powered(
     zones: int = 8,
     settings: RpuSettings | None = None,
     areas: WriteAreas = NO_AREAS,
+    limits: ZoneLimits = DEFAULT_LIMITS,
 ) -> Iterator[Host]:
     """A drive with one zoned namespace, enabled with all command sets, and I/O queue 1."""
     with (
-        Drive.open(path, (shape(zones, areas),)) as drive,
+        Drive.open(path, (shape(zones, areas, limits),)) as drive,
         Host(settings=settings, drive=drive) as host,
     ):
         host.css = 6

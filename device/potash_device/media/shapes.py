@@ -155,6 +155,24 @@ class WriteAreas(NamedTuple):
 NO_AREAS = WriteAreas()
 
 
+class ZoneLimits(NamedTuple):
+    """Limits of a zoned namespace."""
+
+    max_active: U32 = 32
+    max_open: U32 = 16
+    """Zones that can be active (MAR), and open (MOR), at once."""
+    cross_zone_reads: bool = True
+    """Reads may cross zones (RAZB)."""
+
+    @property
+    def sound(self) -> bool:
+        """Zones can be open that can be active."""
+        return 0 < self.max_open <= self.max_active
+
+
+DEFAULT_LIMITS = ZoneLimits()
+
+
 class NamespaceShape(NamedTuple):
     """Size and block size in bytes, and what a host has made of the namespace.
 
@@ -178,6 +196,7 @@ class NamespaceShape(NamedTuple):
     """Bytes of a zone of a zoned namespace, and how many of them can be written."""
     zone_capacity: int = 0
     areas: WriteAreas = NO_AREAS
+    limits: ZoneLimits = DEFAULT_LIMITS
     handles: tuple[Handle, ...] = ()
     """The reclaim unit handles of its placement handles; none means all that the drive has."""
     chosen: bool = False
@@ -235,6 +254,7 @@ class NamespaceShape(NamedTuple):
         capacity: int = 0,
         block_size: int = DEFAULT_BLOCK_SIZE,
         areas: WriteAreas = NO_AREAS,
+        limits: ZoneLimits = DEFAULT_LIMITS,
     ) -> "NamespaceShape":
         """A zoned namespace of `size` bytes, which are whole zones; without a `capacity` all
         blocks of a zone can be written. Raises ValueError."""
@@ -247,6 +267,8 @@ class NamespaceShape(NamedTuple):
             raise ValueError(
                 f"a zone's capacity is a multiple of {max(BLOCK_SIZES)} bytes, at most {zone_size}"
             )
+        if not limits.sound:
+            raise ValueError("max_open is at least 1, and at most max_active")
         if areas != NO_AREAS:
             WriteAreas.sound(*areas)
             if capacity % areas.granularity or areas.size > capacity:
@@ -263,6 +285,7 @@ class NamespaceShape(NamedTuple):
             zone_size=zone_size,
             zone_capacity=capacity,
             areas=areas,
+            limits=limits,
         )
 
     @classmethod
@@ -371,7 +394,7 @@ _ALWAYS = ("size", "block_size")
 
 
 def _toml(value: object) -> str:
-    if isinstance(value, Metadata | WriteAreas):
+    if isinstance(value, Metadata | WriteAreas | ZoneLimits):
         defaults = value._field_defaults
         changed = {name: part for name, part in value._asdict().items() if part != defaults[name]}
         return "{" + ", ".join(f"{name} = {_toml(part)}" for name, part in changed.items()) + "}"
@@ -427,7 +450,12 @@ def _is_size(shape: NamespaceShape) -> bool:
     if shape.csi == CommandSet.ZONED:
         zones = shape.zones * shape.zone_size
         sound = shape.zoned(
-            zones, shape.zone_size, shape.zone_capacity, shape.block_size, shape.areas
+            zones,
+            shape.zone_size,
+            shape.zone_capacity,
+            shape.block_size,
+            shape.areas,
+            shape.limits,
         )
         return sound[:2] == shape[:2]
     known = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)

@@ -61,6 +61,8 @@ class RpuSettings:
     copy_formats_enabled: bool = True
     """Copy takes every descriptor format that there is. Else a host has to enable it before (CDFE
     of Host Behavior Support), which stock Linux lets nobody do."""
+    append_limit: int = 0
+    """Bytes of a Zone Append (ZASL), a power of two of pages; 0 for as many as MDTS allows."""
     faults: tuple[Fault, ...] = ()
     """Injected from the start."""
     allow_faults: bool = False

@@ -25,10 +25,11 @@ from potash.bench.report import Result, alone, paired
 from potash.columns import OnAccelerator, Request, StoredBlocks, query
 from potash.configuration import Configuration
 from potash.devices import serving
+from potash.namespace_sections import NamespaceSection
 from potash.sdk import Device
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.sections import MEBI, NamespaceSection
+from potash.sections import MEBI
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 

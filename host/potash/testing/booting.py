@@ -11,6 +11,7 @@ from typing import Any
 from potash import options
 from potash.configuration import Configuration
 from potash.devices import serving, serving_guest
+from potash.namespace_sections import NamespaceSection
 from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk import faults as sdk_faults
 from potash.sdk.commands import DEFAULT_TIMEOUT
@@ -18,7 +19,6 @@ from potash.sdk.device import Device
 from potash.sdk.faults import Fault
 from potash.sdk.transport import HostClock, Transport
 from potash.sdk.vfio_user import open_vfio_user
-from potash.sections import NamespaceSection
 from potash.vm import images
 from potash.vm.guest import Guest
 from potash.vm.qemu import CPUS, MEMORY

@@ -25,8 +25,10 @@ from nvme_spec.zoned import (
     RANDOM_WRITE_AREAS,
     READ_ACROSS_ZONES,
     LbaFormatExtension,
+    ZonedController,
 )
 from nvme_spec.zoned import ZonedNamespaceStructure as ZonedStructure
+from potash_device.controller.dma import PAGE_SIZE
 from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_ZONE_SIZE,
@@ -236,7 +238,7 @@ def _of_command_set(
 def _zones_of(namespace: ZonedNamespace) -> Structure:
     zones, areas = namespace.zones, namespace.zones.areas
     return ZonedStructure(
-        ozcs=READ_ACROSS_ZONES | (RANDOM_WRITE_AREAS if areas.size else 0),
+        ozcs=READ_ACROSS_ZONES * zones.cross_zone_reads | RANDOM_WRITE_AREAS * bool(areas.size),
         mar_z=zones.active_limit - 1,
         mor_z=zones.open_limit - 1,
         numzrwa_z=zones.area_limit - 1 if areas.size else 0,
@@ -306,8 +308,10 @@ _IN_COMMON: dict[capabilities.CommandSet, Callable[[Controller], Structure]] = {
 
 
 def _command_set_controller(controller: Controller, command: Command, fields: Identify) -> bytes:
+    if _enabled(controller, fields) is capabilities.CommandSet.ZONED:
+        limit = controller.settings.append_limit
+        return bytes(ZonedController(zasl=(limit // PAGE_SIZE).bit_length() - 1 if limit else 0))
     # No structure is known of any other command set, and zeroes stand for that.
-    _enabled(controller, fields)
     return bytes(structures.NvmCommandSetController())
 
 

@@ -119,8 +119,12 @@ def _write(
 
 def zone_append(controller: Controller, command: Command) -> Steps:
     """Write at the write pointer of the zone; the first block that was written is the result."""
-    zslba = target(controller, command).slba
-    namespace = _zoned(controller, command)
+    blocks, limit = target(controller, command), controller.settings.append_limit
+    if limit and blocks.length > limit:
+        raise NvmeError(
+            Status.INVALID_FIELD, f"{blocks.length} bytes are more than ZASL allows, {limit}"
+        )
+    zslba, namespace = blocks.slba, _zoned(controller, command)
     zone = namespace.zones.starting(zslba)
     yield from _no_reset(namespace, zslba)
     namespace.zones.require_writable(zone)

@@ -45,7 +45,7 @@ class ZonedNamespace(Namespace):
         self.blocks = count * size
         area, granularity, most = shape.areas
         blocks = WriteAreas(area // shape.block_size, granularity // shape.block_size, most)
-        return Zones(count, size, capacity, blocks)
+        return Zones(count, size, capacity, blocks, shape.limits)
 
     @property
     def capacity(self) -> int:

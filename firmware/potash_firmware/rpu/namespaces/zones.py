@@ -21,11 +21,13 @@ from nvme_spec.zoned import (
     ZoneSendAction,
     ZoneState,
 )
-from potash_device.media.shapes import NO_AREAS, ZONE_RECORD, WriteAreas
-
-ACTIVE_LIMIT = 32
-OPEN_LIMIT = 16
-"""Zones of a namespace that can be active (MAR), and open (MOR), at once."""
+from potash_device.media.shapes import (
+    DEFAULT_LIMITS,
+    NO_AREAS,
+    ZONE_RECORD,
+    WriteAreas,
+    ZoneLimits,
+)
 
 _RECORD = struct.Struct("<QBBH")
 """Write pointer from the zone's first block on, state, attributes, and `Zone.ahead`."""
@@ -117,11 +119,19 @@ class Zones:
     """`count` zones of `size` blocks, of which `capacity` can be written; `areas` are their random
     write areas, in blocks."""
 
-    def __init__(self, count: int, size: int, capacity: int, areas: WriteAreas = NO_AREAS) -> None:
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        capacity: int,
+        areas: WriteAreas = NO_AREAS,
+        limits: ZoneLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.size, self.capacity, self.areas = size, capacity, areas
         self.every = [Zone(number, number * size) for number in range(count)]
-        self.active_limit = min(ACTIVE_LIMIT, count)
-        self.open_limit = min(OPEN_LIMIT, count)
+        self.active_limit = min(limits.max_active, count)
+        self.open_limit = min(limits.max_open, count)
+        self.cross_zone_reads = limits.cross_zone_reads
         self.area_limit = min(areas.zones or self.active_limit, self.active_limit)
         self.advice: Mapping[ZoneAttribute, Container[int]] = {}
         """Numbers of zones that the drive recommends to reset when they are full, or to finish when
@@ -197,8 +207,16 @@ class Zones:
     # Reading and writing.
 
     def require_readable(self, lba: int, count: int) -> None:
-        """Raise NvmeError where some of the blocks are in a zone that is offline."""
-        for number in range(lba // self.size, (lba + count - 1) // self.size + 1):
+        """Raise NvmeError where some of the blocks are in a zone that is offline, or in several
+        zones where reads may not cross them."""
+        numbers = range(lba // self.size, (lba + count - 1) // self.size + 1)
+        if len(numbers) > 1 and not self.cross_zone_reads:
+            raise NvmeError(
+                Status.ZONE_BOUNDARY_ERROR,
+                f"{count} blocks from {lba} on are in {len(numbers)} zones",
+                lba=lba,
+            )
+        for number in numbers:
             if self.every[number].state is ZoneState.OFFLINE:
                 raise NvmeError(
                     Status.ZONE_IS_OFFLINE,

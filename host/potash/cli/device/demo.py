@@ -31,12 +31,13 @@ from potash.columns import InComputeNamespace, OnAccelerator, QueryEngine, Reque
 from potash.columns import run as run_plan
 from potash.configuration import Configuration
 from potash.devices import serving
+from potash.namespace_sections import NamespaceSection
 from potash.programs.compiler import compiled, find_compiler
 from potash.programs.examples import Example, example_names, examples_folder
 from potash.sdk import Device, LocalStorage
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes
-from potash.sections import MEBI, ComputeSection, GuestSection, MemorySection, NamespaceSection
+from potash.sections import MEBI, ComputeSection, GuestSection, MemorySection
 from potash.tables import columns
 from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink

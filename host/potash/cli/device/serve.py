@@ -28,7 +28,7 @@ from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sections import LIBUBPF, MODELLED
 from potash.tracing.recording import TRACES, lines, recording
-from potash.units import human
+from potash.units import human, parse_size
 from potash.vm.parent_death import dies_with_parent
 from potash_device.media import shapes
 from potash_device.media.drive import Drive
@@ -216,6 +216,7 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
             copy_formats_enabled=config.memory.copy_formats,
             placement=section.fdp,
             nguid=section.nguid,
+            append_limit=parse_size(section.append_limit or "0"),
             power_states=section.power_states,
             ocp=section.ocp,
         ),
