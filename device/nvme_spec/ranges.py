@@ -28,6 +28,9 @@ class CopyFormat(IntEnum):
     """Logical blocks, whose protection information would be of 32 or 64 bits."""
     MEMORY = 4
     """Bytes of a memory namespace."""
+    PEER = 15
+    """Bytes at an address of memory in another drive's BAR: a Potash extension. The ranges are
+    those of `MEMORY`, with `snsid` 0."""
 
 
 SOURCE_RANGE_SIZE = 32
@@ -36,6 +39,7 @@ SOURCE_RANGE_SIZES: dict[int, int] = {
     CopyFormat.BLOCKS: 32,
     CopyFormat.BLOCKS_64: 40,
     CopyFormat.MEMORY: 32,
+    CopyFormat.PEER: 32,
 }
 """Bytes of a source range by descriptor format."""
 
@@ -124,7 +128,8 @@ _BLOCK_RANGES = {
 
 
 class MemorySourceRange(Packed, least_size=SOURCE_RANGE_SIZES[CopyFormat.MEMORY]):
-    """Source Range Entry of format 4h: bytes (plain) of memory namespace `snsid`."""
+    """Source Range Entry of format 4h: bytes (plain) of memory namespace `snsid`; or of format Fh:
+    bytes at address `saddr`."""
 
     snsid: U32
     saddr: Annotated[U64, At(8)]

@@ -111,7 +111,7 @@ class Board:
         )
         self.reset_line: Callable[[], None] = lambda: None
         """Pulled when the host resets the whole function; the firmware sets what that does."""
-        self.memory_bar = BarMemory(settings.memory_bar) if settings.memory_bar else None
+        self.memory_bar = _memory_bar(settings)
         bars = {PciRegion.BAR2: self.cmb, PciRegion.BAR4: self.memory_bar}
         self._bars: dict[int, BarMemory] = {bar: one for bar, one in bars.items() if one}
         bar_sizes = {bar: one.size for bar, one in self._bars.items()}
@@ -157,7 +157,7 @@ class Board:
     def _function_level_reset(self, *, keep_cmb: bool = True) -> None:
         """Follow a reset of configuration space with a `function_reset`."""
         self._msix_table = _msix_table(self.interrupts.vectors)
-        self._follow_bus_master()
+        self._follow_config_space()
         self.function_reset(keep_cmb=keep_cmb)
 
     def _cmb_moved(self) -> None:
@@ -165,6 +165,13 @@ class Board:
         if self.cmb is not None:
             self.dma.place(self.cmb)
             self.queues.unbind()
+
+    def _follow_config_space(self) -> None:
+        """The host has written to configuration space, or a reset has."""
+        peers = self.settings.peers
+        if peers is not None and self.memory_bar is not None:
+            peers.publish(self._config_space.memory_address(PciRegion.BAR4))
+        self._follow_bus_master()
 
     def _follow_bus_master(self) -> None:
         """Without Bus Master Enable nothing is read or written in the host's memory, interrupts
@@ -201,7 +208,7 @@ class Board:
         load_queues(self.queues, self.dma, saved.queues, pairs=vectors, entries=MAX_QUEUE_ENTRIES)
         if saved.dma:
             self.dma.start()
-        self._follow_bus_master()
+        self._follow_config_space()
         self.interrupts.load(saved.pending)
 
     # What the vfio-user server calls.
@@ -238,6 +245,8 @@ class Board:
 
     def _renew_bars(self) -> None:
         """Have the memory that a host has mapped be nobody else's. Raises OSError."""
+        if self.settings.peers is not None:
+            self.settings.peers.withdraw()
         for memory in self._bars.values():
             memory.renew()
         self._bars_are_new = True
@@ -284,7 +293,7 @@ class Board:
     def region_write(self, region: int, offset: int, data: bytes) -> None:
         if region == PciRegion.CONFIG:
             self._config_space.write(offset, data)
-            self._follow_bus_master()
+            self._follow_config_space()
         elif region != PciRegion.BAR0:
             self._bars[region].write(offset, data)
         elif offset < BAR.msix_table:
@@ -293,6 +302,16 @@ class Board:
             self.registers.host_write(offset, data)
         elif offset < BAR.msix_pending:
             self._msix_table.write(offset - BAR.msix_table, data)
+
+
+def _memory_bar(settings: BoardSettings) -> BarMemory | None:
+    """The memory in BAR 4, if there is any; that which peers may copy from if the user shares it.
+
+    Raises OSError without memory."""
+    size, peers = settings.memory_bar, settings.peers
+    if not size:
+        return None
+    return BarMemory(size, None if peers is None else peers.claim(size))
 
 
 def _msix_table(vectors: int) -> RegisterBytes:

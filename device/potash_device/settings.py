@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from potash_device.controller.cmb import CmbSettings
 from potash_device.pcie.config_space import PciIdentity
+from potash_device.pcie.peers import Peers
 from potash_device.vta.config import Config
 
 MAX_QUEUE_PAIRS = 64
@@ -22,5 +23,7 @@ class BoardSettings:
     """The controller memory buffer, if there is to be one."""
     map_doorbells: bool = False
     """True if a host may map the page of doorbells, which is then polled."""
+    peers: Peers | None = None
+    """The other drives of the guest, from whose memory in BARs this one may copy."""
     memory_bar: int = 0
     """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""

@@ -14,14 +14,19 @@ def sealed_memfd(size: int, name: str) -> int:
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(fd, size)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            fix_size(fd, size)
         except BaseException:
             os.close(fd)
             raise
     except OSError as error:  # the kernel names no file
         raise OSError(error.errno, error.strerror, f"shared memory of {size} bytes") from None
     return fd
+
+
+def fix_size(fd: int, size: int) -> None:
+    """Give a memfd its final size. Raises OSError."""
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
 
 
 class SealedMemory:

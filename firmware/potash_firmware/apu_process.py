@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import IO, NamedTuple, Self
 
 from potash_firmware.apu.config import DESCRIPTORS_AT_ONCE, Config, format_descriptors
-from potash_firmware.apu.process import Forked, fork
+from potash_firmware.apu.process import Forked, close_others, fork
 
 RESTART_DELAY = 0.05
 LONGEST_RESTART_DELAY = 5.0
@@ -67,7 +67,7 @@ def prepare() -> None:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def run() -> None:
-        ours.close()
+        close_others([its.fileno()])
         run_forked(its)
 
     with its:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -89,7 +89,9 @@ def serving_guest(
     with contextlib.ExitStack() as stack:
         written = [stack.enter_context(_written(drive, guest=True)) for drive in drives]
         modelled = any(drive.time.mode == MODELLED for drive in drives)
-        files = [drive.file for drive in written]
+        files = {
+            drive.file: config.memory.peers for drive, config in zip(written, drives, strict=True)
+        }
         stack.enter_context(_forked(files, modelled=modelled, verbose=verbose))
         yield (
             [drive.socket for drive in written],
@@ -98,8 +100,11 @@ def serving_guest(
 
 
 @contextlib.contextmanager
-def _forked(files: Sequence[Path], *, modelled: bool, verbose: bool) -> Iterator[None]:
-    """Run a device for each configuration while the block lasts (`potash.cli.device.drives`)."""
+def _forked(files: Mapping[Path, bool], *, modelled: bool, verbose: bool) -> Iterator[None]:
+    """Run a device for each configuration while the block lasts (`potash.cli.device.drives`).
+
+    The files' values say which drives share the memory in their BARs.
+    """
     with contextlib.ExitStack() as stack:
         variables = stack.enter_context(in_memory(os.environ))
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in files]
@@ -123,7 +128,12 @@ def _forked(files: Sequence[Path], *, modelled: bool, verbose: bool) -> Iterator
         stack.callback(end, process)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            request = {"environment": variables.fileno(), "modelled": modelled, "drives": drives}
+            request = {
+                "environment": variables.fileno(),
+                "modelled": modelled,
+                "shares": [*files.values()],
+                "drives": drives,
+            }
             process.stdin.write(json.dumps(request).encode())
         for output, log in zip(outputs, logs, strict=True):
             require_listening(output, log, verbose=verbose)

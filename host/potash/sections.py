@@ -214,6 +214,9 @@ class MemorySection:
     bar: bool = key(kinds.FLAG, False, "--memory-bar/--no-memory-bar",
         "Let the host map the first memory namespace, as BAR 4. Its size must be a power of two, "
         "up to 1G.", page="computational.md#memory-in-a-bar", guest=True)
+    peers: bool = key(kinds.FLAG, False, "--memory-peers/--no-memory-peers",
+        "Let the other drives of the same guest copy from the memory in the BAR.",
+        page="computational.md#copies-between-drives", guest=True)
     # fmt: on
 
 

@@ -1,12 +1,15 @@
 """Memory Copy, and Copy of the NVM command set from memory: descriptors and statuses in bytes."""
 
+import os
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
+from potash_device.pcie.peers import Peers, Shared
 from potash_firmware.rpu.settings import RpuSettings
 from support.memory import (
     BLOCKS,
@@ -23,7 +26,7 @@ from support.memory import (
     words,
     write,
 )
-from support.nvme_host import DATA, Cqe, Host
+from support.nvme_host import CONFIG, DATA, Cqe, Host
 
 SIZE = 2 * MIB
 NVM_COPY = 0x19
@@ -244,3 +247,112 @@ def test_a_plain_drive_has_one_format() -> None:
         host.create_io_queue()
         assert identify(host, 1)[534] == 1 << 0 | 1 << 1
         assert to_blocks(host, 0, memory(0, 4096)).status == INVALID_FIELD
+
+
+PEER_FORMAT = 0xF
+BAR_ADDRESS = 0xE5_8000_0000
+DATA_TRANSFER_ERROR = 4
+
+
+class Pair(NamedTuple):
+    """Two drives of one guest, of which the second shares the memory in its BAR, at `BAR_ADDRESS`."""
+
+    shared: Shared
+    first: Host
+    second: Host
+
+    def place(self, address: int, command: int = 2) -> None:
+        """Place BAR 4, with Memory Space Enable (bit 1 of the command register) or without."""
+        self.second.board.region_write(CONFIG, 0x20, struct.pack("<Q", address))
+        self.second.board.region_write(CONFIG, 4, struct.pack("<H", 4 | command))
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    shared = Shared([False, True])
+    one, two = (Peers(shared.table, shared.memories, number) for number in range(2))
+    with powered(peers=one) as first, powered(peers=two, memory_bar=MEMORY) as second:
+        made = Pair(shared, first, second)
+        made.place(BAR_ADDRESS)
+        write(second, b"A" * 4096 + b"B" * 4096)
+        yield made
+    for fd in shared.descriptors:
+        os.close(fd)
+
+
+def at(offset: int, length: int, nsid: int = 0) -> bytes:
+    """A range of the peers' format: that of format 4h, with an address for SADDR."""
+    return memory(BAR_ADDRESS + offset, length, nsid)
+
+
+def test_memory_of_another_drive_is_copied_by_its_address(pair: Pair) -> None:
+    first = pair.first
+    assert identify(first, 1)[535] & 0x80  # CDFS, bit 15
+    assert copy(first, PEER_FORMAT, 64, 12, at(4092, 8), at(0, 4)).status == 0
+    assert read(first, 20, 60) == bytes(4) + b"AAAABBBBAAAA" + bytes(4)
+    assert copy(first, PEER_FORMAT, 0, SIZE, at(0, SIZE)).status == 0
+    assert read(first, 8192) == b"A" * 4096 + b"B" * 4096
+    assert read(first, 4096, 8192) == bytes(4096)
+
+
+@pytest.mark.parametrize(
+    ("range_", "status"),
+    [
+        (at(SIZE - 4, 8), DATA_TRANSFER_ERROR),
+        (at(-4, 8), DATA_TRANSFER_ERROR),
+        (at(SIZE, 8), DATA_TRANSFER_ERROR),
+        (memory(0, 8, 0), DATA_TRANSFER_ERROR),
+        (memory(DATA, 8, 0), DATA_TRANSFER_ERROR),  # the host's own memory
+        (memory((1 << 64) - 8, 8, 0), DATA_TRANSFER_ERROR),
+        (at(2, 8), INVALID_FIELD),
+        (at(0, 8, MEMORY), INVALID_NAMESPACE),
+    ],
+)
+def test_addresses_that_are_not_copied(pair: Pair, range_: bytes, status: int) -> None:
+    write(pair.first, b"C" * 64)
+    assert copy(pair.first, PEER_FORMAT, 0, 8, range_).status == status
+    assert read(pair.first, 64) == b"C" * 64
+    # The second drive's own memory is no peer's.
+    assert copy(pair.second, PEER_FORMAT, 4096, 8, at(0, 8)).status == DATA_TRANSFER_ERROR
+
+
+def test_memory_is_where_the_host_has_placed_it(pair: Pair) -> None:
+    first = pair.first
+    pair.place(BAR_ADDRESS + SIZE)
+    assert copy(first, PEER_FORMAT, 0, 4, at(0, 4)).status == DATA_TRANSFER_ERROR
+    assert copy(first, PEER_FORMAT, 0, 4, at(SIZE, 4)).status == 0
+    pair.place(BAR_ADDRESS, command=0)
+    assert copy(first, PEER_FORMAT, 0, 4, at(0, 4)).status == DATA_TRANSFER_ERROR
+    pair.place(BAR_ADDRESS)
+    assert copy(first, PEER_FORMAT, 0, 4, at(0, 4)).status == 0
+    pair.second.board.reset()
+    assert copy(first, PEER_FORMAT, 0, 4, at(0, 4)).status == DATA_TRANSFER_ERROR
+
+
+def test_the_next_host_s_memory_is_not_shared(pair: Pair) -> None:
+    pair.second.board.detached()
+    pair.place(BAR_ADDRESS)
+    assert copy(pair.first, PEER_FORMAT, 0, 4, at(0, 4)).status == DATA_TRANSFER_ERROR
+
+
+def test_a_drive_that_ends_during_a_copy_from_it_fails_the_copy(pair: Pair) -> None:
+    first = pair.first
+    found = Peers.find
+
+    def ends(peers: Peers, address: int, length: int) -> memoryview | None:
+        if address > BAR_ADDRESS:  # a later range
+            pair.shared.withdraw(1)
+        return found(peers, address, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        half = SIZE // 2
+        ranges = at(0, half), at(half, half)
+        calls = iter([found, found])
+        patch.setattr(Peers, "find", lambda *found_: next(calls, ends)(*found_))
+        assert copy(first, PEER_FORMAT, 0, SIZE, *ranges).status == DATA_TRANSFER_ERROR
+    assert read(first, 8192) == b"A" * 4096 + b"B" * 4096
+
+
+def test_a_drive_by_itself_has_no_peers(host: Host) -> None:
+    assert not identify(host, 1)[535] & 0x80
+    assert copy(host, PEER_FORMAT, 0, 4, at(0, 4)).status == INVALID_FIELD

@@ -87,6 +87,7 @@ namespaces = ["64M", 4096]
 capacity = "1G"
 copy_formats = false
 bar = true
+peers = true
 
 [compute]
 namespaces = 2
@@ -147,7 +148,7 @@ def test_every_key_is_read() -> None:
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
-        memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False, bar=True),
+        memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False, bar=True, peers=True),
         compute=ComputeSection(2, 4, 3, 8 << 20, 10, 64),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
         vta_threads=3,
@@ -389,7 +390,8 @@ def test_options_override_the_file_and_the_file_the_defaults(
     assert (content["guest"]["memory"], content["guest"]["cpus"]) == ("1G", 2)
     assert content["namespace"] == {"1": {"size": "1M", "block_size": 512, **plain}}
     assert content["memory"] == {
-        "namespaces": ["8K"], "capacity": "1G", "copy_formats": False, "bar": False
+        "namespaces": ["8K"], "capacity": "1G", "copy_formats": False, "bar": False,
+        "peers": True,
     }  # fmt: skip
     assert (content["compute"]["namespaces"], content["compute"]["ranges"]) == (1, 64)
     assert content["device"]["engine"] == "interpreter"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +17,10 @@ import potash.sdk
 from potash import options
 from potash.cli.device import drives
 from potash.devices import serving_guest
-from potash.sdk import Accelerator, PotashError
+from potash.sdk import Accelerator, CommandFailed, PotashError
+from potash.sdk.memory_namespace import PeerBytes
+from pyvfio_user.client import Client
+from pyvfio_user.protocol import PciRegion
 from support import processes
 from support.hostile import wait_until
 
@@ -24,6 +28,7 @@ SECRET = "a secret of the user that no program may see"
 COUNT = 3
 ADD = Path(__file__).parents[2] / "examples" / "add"
 BLOCK = 4096
+BAR_ADDRESS = 0xE5_8000_0000
 LIMIT = 120.0
 PAUSE = partial(time.sleep, 0.01)
 
@@ -86,6 +91,39 @@ def test_a_drive_that_does_not_start_says_why_and_ends_the_others(tmp_path: Path
     with pytest.raises(PotashError, match="another device has it open"), serving_guest(both):
         pass
     assert drives.PROCESS not in map(processes.name, processes.descendants(os.getpid()))
+
+
+def test_a_drive_copies_from_the_memory_of_another_one_until_that_ends() -> None:
+    words = ["--size", "1M", "--memory-namespace", "2M", "--memory-bar", "--serial"]
+    described = [
+        options.parse([*words, "FIRST"]),
+        options.parse([*words, "OTHER", "--memory-peers"]),
+    ]
+    with (
+        serving_guest(described) as ((first, second), _),
+        potash.sdk.open(f"vfio-user:{first}") as device,
+        Client(second) as host,
+    ):
+        host.negotiate()
+        host.region_write(PciRegion.CONFIG, 0x20, struct.pack("<Q", BAR_ADDRESS))
+        host.region_write(PciRegion.CONFIG, 4, struct.pack("<H", 6))  # memory, bus master
+        host.region_write(PciRegion.BAR4, 4096, b"from the other drive")
+        memory = device.memory_namespace()
+        assert memory.copy(64, [PeerBytes(BAR_ADDRESS + 4096, 20)]) == 20
+        assert memory.read(60, 28) == bytes(4) + b"from the other drive" + bytes(4)
+        *_, other = named(drives.DEVICE)
+        os.kill(other, signal.SIGKILL)
+
+        def fails() -> bool:
+            try:
+                memory.copy(0, [PeerBytes(BAR_ADDRESS, 4)])
+            except CommandFailed as error:
+                assert "Data Transfer Error" in str(error)
+                return True
+            return False
+
+        wait_until(fails, PAUSE)
+        assert memory.read(64, 4) == b"from"
 
 
 def add(accelerator: Accelerator) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
+from potash_device.pcie.peers import Peers
 from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import DATA, Cqe, Host
@@ -28,6 +29,7 @@ def powered(
     memory_capacity: int | None = None,
     engine: ProgramEngine | None = None,
     memory_bar: int = 0,
+    peers: Peers | None = None,
     settings: RpuSettings | None = None,
 ) -> Iterator[Host]:
     """A drive, enabled with all of its command sets (CC.CSS 110b), and I/O queue 1.
@@ -39,7 +41,9 @@ def powered(
     opened = Drive.open(path, shapes, capacity=4 * MIB, memory_capacity=memory_capacity)
     with (
         opened as drive,
-        Host(settings=settings, drive=drive, engine=engine, memory_bar=memory_bar) as host,
+        Host(
+            settings=settings, drive=drive, engine=engine, memory_bar=memory_bar, peers=peers
+        ) as host,
     ):
         host.css = 6
         host.enable()

@@ -21,6 +21,7 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media, MemoryMedia
 from potash_device.pcie.config_space import PciIdentity
+from potash_device.pcie.peers import Peers
 from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu.compute.engine import ProgramEngine
@@ -161,6 +162,7 @@ class Host:
         *,
         by_messages: bool = False,
         map_doorbells: bool = False,
+        peers: Peers | None = None,
         window: int = 0,
         shapes: Mapping[int, NamespaceShape] | None = None,
     ) -> None:
@@ -194,6 +196,7 @@ class Host:
                 queue_pairs,
                 cmb=cmb,
                 map_doorbells=map_doorbells,
+                peers=peers,
                 memory_bar=drive.shapes[memory_bar].size if memory_bar else 0,
             ),
             self.media,

@@ -15,6 +15,19 @@ SIZES = range(16, 40)
 """MiB of the drives."""
 
 
+PEER_COPY = """
+import potash.sdk
+from potash.sdk.memory_namespace import PeerBytes
+with open("/sys/class/nvme/nvme3/device/resource") as file:
+    address = int(file.readlines()[4].split()[0], 0)
+with potash.sdk.open("/dev/nvme3") as other, potash.sdk.open("/dev/nvme0") as drive:
+    other.memory_namespace().write(4096, b"from drive 3")
+    memory = drive.memory_namespace()
+    memory.copy(0, [PeerBytes(address + 4096, 12)])
+    print(memory.read(0, 12).decode())
+"""
+
+
 def sized(folder: Path, count: int) -> Path:
     """A configuration file of so many drives."""
     path = folder / "drives.toml"
@@ -30,12 +43,13 @@ def sized(folder: Path, count: int) -> Path:
 pytestmark = pytest.mark.usefixtures("images")
 
 
-def test_four_drives_are_four_controllers_and_share_nothing(
+def test_four_drives_are_four_controllers_and_share_what_they_are_told_to(
     tmp_path: Path, potash_guest: PotashGuest
 ) -> None:
-    """Not even a fault that happens once. A file says how large each is."""
+    """Memory in BARs, and not even a fault that happens once. A file says how large each is."""
     count = 4
     options = ["--config", sized(tmp_path, count), "--fault", "media read lba=100 count=1"]
+    options += ["--memory-namespace", "64K", "--memory-bar", "--memory-peers"]
     for number in range(2):
         options += ["--media", tmp_path / f"media{number}"]
     script = """
@@ -50,6 +64,7 @@ for n in 0 0 1 1 2 3; do
 done
 cat /sys/block/nvme?n1/size
 """
+    script += f"python3 -c '{PEER_COPY}'"
     done = potash_guest(*options, "--", "sh", "-ec", script)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -59,6 +74,7 @@ cat /sys/block/nvme?n1/size
     assert len(set(lines[1:8:2])) == count
     assert lines[8:12] == [f"drive {number}" for number in range(count)]
     assert lines[12:18] == ["fault", "read", "fault", "read", "fault", "fault"]
+    assert lines.pop() == "from drive 3"
     assert [int(line) for line in lines[18:]] == [(number << 20) // 512 for number in SIZES[:count]]
     for number in range(2):
         data = (tmp_path / f"media{number}").read_bytes()

@@ -8,7 +8,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -245,7 +245,7 @@ def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
     """Others have none, as they stop nobody."""
 
     @contextmanager
-    def played(files: Sequence[Path], *, modelled: bool, verbose: bool) -> Iterator[None]:
+    def played(files: Iterable[Path], *, modelled: bool, verbose: bool) -> Iterator[None]:
         assert modelled
         assert not verbose
         found.extend(map(configuration.read, files))

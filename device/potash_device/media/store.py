@@ -297,13 +297,14 @@ class MemoryMedia(Media):
 
 
 class SharedMemory:
-    """`size` bytes of zeroes, mapped here, which others may map too. Raises OSError without memory.
+    """`size` bytes of zeroes, mapped here, which others may map too: those of a sealed memfd, whose
+    descriptor is owned from then on, or new ones. Raises OSError without memory.
 
     They last as long as anybody refers to them, or works on `bytes`: nobody closes them.
     """
 
-    def __init__(self, size: int) -> None:
-        self.media = MemoryMedia.create(size)
+    def __init__(self, size: int, fd: int | None = None) -> None:
+        self.media = MemoryMedia.create(size) if fd is None else MemoryMedia(fd, size)
         finalize(self.media, os.close, self.media.fd).atexit = False
         self.bytes = memoryview(mmap.mmap(self.media.fd, size))
 

@@ -12,15 +12,16 @@ MAX_SIZE = 1 << 30
 
 
 class BarMemory:
-    """`size` bytes: a power of two from `MIN_SIZE` to `MAX_SIZE`, all of a BAR.
+    """`size` bytes: a power of two from `MIN_SIZE` to `MAX_SIZE`, all of a BAR. They are those of
+    the memfd `fd`, if there is one.
 
     Raises ValueError for another size, OSError when the system has no memory.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, fd: int | None = None) -> None:
         require_size(size)
         self.size = size
-        self.memory = SharedMemory(size)
+        self.memory = SharedMemory(size, fd)
 
     @property
     def region(self) -> Region:

@@ -88,6 +88,13 @@ class ConfigSpace:
         """Bus Master Enable: the function may access the host's memory, be it for an interrupt."""
         return bool(self._registers.get(layout.Header.COMMAND, 2) & layout.Command.BUS_MASTER)
 
+    def memory_address(self, bar: int) -> int | None:
+        """The address of memory in BAR 2 or 4; None while the function does not decode one."""
+        if not self._registers.get(layout.Header.COMMAND, 2) & layout.Command.MEMORY_SPACE:
+            return None
+        value = self._registers.get(layout.Header.BAR0 + 4 * bar, 8)
+        return value & _address_bits(self._memory_bars[bar]) or None
+
     def save(self) -> bytes:
         return self._registers.save()
 

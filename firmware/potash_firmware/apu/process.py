@@ -152,6 +152,11 @@ def close_others(keep: Collection[int]) -> None:
     output."""
     with suppress(OSError):
         os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
+    keep_open(keep)
+
+
+def keep_open(keep: Collection[int]) -> None:
+    """Close every descriptor but these and the standard ones."""
     kept = {STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR, *keep}
     for number in os.listdir("/proc/self/fd"):
         if int(number) not in kept:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple, TypeAlias, cast
 
 from csd_spec.opcodes import PAGE_SIZE, ValueOpcode
 from csd_spec.reporting import Count, Key
@@ -70,6 +70,18 @@ class CopiedValues(NamedTuple):
     size: int
 
 
+class PeerBytes(NamedTuple):
+    """Bytes of the memory in another drive's BAR, as a source of a copy. In a guest, its address is
+    in line 5 of `/sys/class/nvme/nvme1/device/resource`."""
+
+    address: int
+    length: int
+
+
+Source: TypeAlias = Blocks | Bytes | PeerBytes
+"""A source of a copy."""
+
+
 class MemoryNamespace(AnyNamespace):
     """One memory namespace of a device. Its commands raise what `Device`'s do.
 
@@ -117,12 +129,11 @@ class MemoryNamespace(AnyNamespace):
         for at, size in pieces_of(length, 1 << 30):
             self._submit(MemoryOpcode.MEMORY_FILL, start + at, size).result()
 
-    def copy(
-        self, start: int, sources: Iterable[Blocks | Bytes], *, progress: Progress = silent
-    ) -> int:
+    def copy(self, start: int, sources: Iterable[Source], *, progress: Progress = silent) -> int:
         """Copy blocks and memory, one after another, to byte `start` on; the number of bytes.
 
-        The data does not pass through the host.
+        The data does not pass through the host. `PeerBytes` are for drives of one `potash guest`;
+        CommandFailed with Data Transfer Error says that no other drive shares memory there.
         """
         wanted = list(sources)
         pieces = [piece for source in wanted for piece in self._pieces(source)]
@@ -194,7 +205,11 @@ class MemoryNamespace(AnyNamespace):
     def _piece(self) -> int:
         return self.device.max_transfer // MEMORY_GRANULARITY * MEMORY_GRANULARITY
 
-    def _pieces(self, source: Blocks | Bytes) -> Iterable[tuple[Blocks | Bytes, int]]:
+    def _pieces(self, source: Source) -> Iterable[tuple[Source, int]]:
+        if isinstance(source, PeerBytes):
+            for at, size in pieces_of(source.length, LARGEST_COPY):
+                yield PeerBytes(source.address + at, size), size
+            return
         if isinstance(source, Bytes):
             for at, size in pieces_of(source.length, LARGEST_COPY):
                 yield Bytes(source.nsid, source.start + at, size), size
@@ -203,10 +218,13 @@ class MemoryNamespace(AnyNamespace):
         for at, count in pieces_of(source.blocks, min(MAX_BLOCKS, LARGEST_COPY // block)):
             yield Blocks(source.nsid, source.lba + at, count), count * block
 
-    def _copy(self, start: int, source: Blocks | Bytes, size: int) -> PendingCommand:
+    def _copy(self, start: int, source: Source, size: int) -> PendingCommand:
         if isinstance(source, Blocks):
             kind = CopyFormat.BLOCKS
             data = BlockSourceRange(source.nsid, source.lba, source.blocks - 1).encode(kind)
+        elif isinstance(source, PeerBytes):
+            kind = CopyFormat.PEER
+            data = MemorySourceRange(0, *source).encode()
         else:
             kind = CopyFormat.MEMORY
             data = MemorySourceRange(*source).encode()

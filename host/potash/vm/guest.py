@@ -38,20 +38,20 @@ FAREWELL_LIMIT = 30.0
 DRIVE = "/dev/nvme0n1"
 IN_ORDER = """
 ordered() {{
-    for disk in /sys/block/nvme0n*; do
+    for disk in /sys/block/nvme{number}n*; do
         [ ! -e $disk ] || [ ${{disk##*n}} = "$(cat $disk/nsid)" ] || return 1
     done
 }}
 again() {{
-    function=$(readlink -f /sys/class/nvme/nvme0/device)
+    function=$(readlink -f /sys/class/nvme/nvme{number}/device)
     echo ${{function##*/}} > /sys/bus/pci/drivers/nvme/unbind
     echo ${{function##*/}} > /sys/bus/pci/drivers/nvme/bind
 }}
-all() {{ set -- /sys/block/nvme0n*; [ $# -ge {namespaces} ]; }}
+all() {{ set -- /sys/block/nvme{number}n*; [ $# -ge {namespaces} ]; }}
 left=200
-until [ -b {drive} ] && ordered && {{ all || [ $left = 0 ]; }}; do
+until [ -b /dev/nvme{number}n1 ] && ordered && {{ all || [ $left = 0 ]; }}; do
     ordered || again
-    [ ! -b {drive} ] || left=$((left - 1))
+    [ ! -b /dev/nvme{number}n1 ] || left=$((left - 1))
     usleep 10000
 done
 """
@@ -119,11 +119,11 @@ class Guest:
             with self._console():
                 if self.socket is not None:
                     self.plug_socket(self.socket)
-                    self._await_namespaces()
+                    self._await_namespaces(0, self.namespaces)
                 # One after the other, so that Linux numbers them in this order.
                 for number, socket in enumerate(self.more, start=1):
                     self.plug_socket(socket, name=f"potash{number}", bus=f"rp{number}")
-                    self.await_drive(f"/dev/nvme{number}n1")
+                    self._await_namespaces(number)
             self._owned = stack.pop_all()
         return self
 
@@ -177,14 +177,14 @@ class Guest:
         """
         self._await(path, f"until [ -b {path} ]; do usleep 10000; done", limit)
 
-    def _await_namespaces(self) -> None:
-        """Wait for the drive's first block device, and until all its devices have their names.
+    def _await_namespaces(self, number: int, namespaces: int = 1) -> None:
+        """Wait for a drive's first block device, and until all its devices have their names.
 
         Linux 6.12 scans namespaces in parallel, and numbers their devices in the order in which the
         scans end: namespace 3 may become ng0n2. The driver repeats the scan then.
         """
-        waiting = IN_ORDER.format(drive=DRIVE, namespaces=self.namespaces)
-        self._await(DRIVE, waiting, DRIVE_LIMIT)
+        waiting = IN_ORDER.format(number=number, namespaces=namespaces)
+        self._await(f"/dev/nvme{number}n1", waiting, DRIVE_LIMIT)
 
     def _await(self, path: str, waiting: str, limit: float) -> None:
         try:

@@ -117,6 +117,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
         says.oaes |= capabilities.Oaes.REACHABILITY
         says.crcap = capabilities.Crcap.REPORTING | capabilities.Crcap.GROUPS_FIXED
         says.copy_formats |= 1 << CopyFormat.MEMORY
+        if controller.board.settings.peers is not None:
+            says.copy_formats |= 1 << CopyFormat.PEER
     return says
 
 

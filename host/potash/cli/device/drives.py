@@ -14,21 +14,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NoReturn
 
 from potash.cli.main import ENDING
 from potash.cli.main import main as potash
+from potash_device.pcie import peers
+from potash_device.pcie.peers import Shared
 from potash_firmware import apu_process
-from potash_firmware.apu.process import die_with_parent, set_name
+from potash_firmware.apu.process import die_with_parent, keep_open, set_name
 from potash_firmware.confinement import be_undumpable
 
 PROCESS = "potash-drives"
 DEVICE = "potash"
 STDOUT, STDERR = 1, 2
-ENVIRONMENT = 3
-"""The descriptor of a device's environment, above those that it always has."""
-MOST_DESCRIPTORS = 1 << 20
 
 
 def main() -> None:
@@ -39,22 +38,25 @@ def main() -> None:
     signals = {*map(signal.Signals.__getitem__, ENDING), signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent = os.getpid()
-    running: set[int] = set()
-    for file, output, log in request["drives"]:
+    shared = Shared(request["shares"])
+    running: dict[int, int] = {}
+    """Numbers of the drives by process ID."""
+    for number, (file, output, log) in enumerate(request["drives"]):
         pid = os.fork()
         if not pid:
             die_with_parent(parent)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-            _become_device(file, output, log, request["environment"])
-        running.add(pid)
-    os.closerange(ENVIRONMENT, MOST_DESCRIPTORS)
+            _become_device(number, file, output, log, request["environment"], shared)
+        running[pid] = number
+    keep_open([shared.table])
     while running:
-        number = signal.sigwait(signals)
-        if number == signal.SIGCHLD:
-            running -= set(_exited(running))
+        came = signal.sigwait(signals)
+        if came == signal.SIGCHLD:
+            for pid in _exited(running):
+                shared.withdraw(running.pop(pid))
             continue
         for pid in running:
-            os.kill(pid, number)
+            os.kill(pid, came)
 
 
 def _import(*, modelled: bool) -> None:
@@ -72,17 +74,20 @@ def _import(*, modelled: bool) -> None:
     gc.enable()
 
 
-def _become_device(file: str, output: int, log: int, environment: int) -> NoReturn:
+def _become_device(
+    number: int, file: str, output: int, log: int, environment: int, shared: Shared
+) -> NoReturn:
     """Run `potash serve` with a configuration."""
     os.dup2(output, STDOUT)
     os.dup2(log, STDERR)
-    os.dup2(environment, ENVIRONMENT)
-    os.closerange(ENVIRONMENT + 1, MOST_DESCRIPTORS)
+    keep_open([environment, *shared.descriptors])
     set_name(DEVICE)
     apu_process.prepare()
-    size = os.fstat(ENVIRONMENT).st_size
-    variables = json.loads(os.pread(ENVIRONMENT, size, 0))  # all devices share the position
-    os.close(ENVIRONMENT)
+    if shared.memories:
+        peers.inherited = peers.Peers(shared.table, shared.memories, number)
+    size = os.fstat(environment).st_size
+    variables = json.loads(os.pread(environment, size, 0))  # all devices share the position
+    os.close(environment)
     os.environ.clear()
     os.environ.update(variables)
     sys.path.insert(0, os.getcwd())  # as for `python -m`
@@ -91,7 +96,7 @@ def _become_device(file: str, output: int, log: int, environment: int) -> NoRetu
     raise AssertionError("it exits")
 
 
-def _exited(running: Iterable[int]) -> list[int]:
+def _exited(running: Collection[int]) -> list[int]:
     """The processes that have exited, which are reaped."""
     return [pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]]
 

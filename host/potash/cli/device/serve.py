@@ -33,6 +33,7 @@ from potash.vm.parent_death import dies_with_parent
 from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
+from potash_device.pcie import peers
 from potash_device.pcie.bar_memory import require_size
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
@@ -121,6 +122,8 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     section = config.device
     if section.read_only and section.media is None:
         raise click.UsageError("--read-only needs --media: a drive in memory is empty")
+    if config.memory.peers and not config.memory.bar:
+        raise click.UsageError("--memory-peers needs --memory-bar")
     if print_config:
         click.echo(configuration.write(config), nl=False)
         return
@@ -205,7 +208,11 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
     return replace(
         profile,
         board=replace(
-            profile.board, vta=config.vta, cmb=section.cmb, map_doorbells=section.map_doorbells
+            profile.board,
+            vta=config.vta,
+            cmb=section.cmb,
+            map_doorbells=section.map_doorbells,
+            peers=peers.inherited,
         ),
         rpu=replace(
             profile.rpu,

@@ -302,3 +302,26 @@ BLOCKS = _range("[NSID:]LBA:COUNT", lambda text: int(text, 0))
 """Logical blocks: where they begin and how many."""
 BYTES = _range("[NSID:]START:LENGTH", _bytes)
 """Bytes, whose numbers may have K, M or G behind them."""
+
+
+def _peer_bytes(text: str) -> tuple[int, int]:
+    place, _, length = text.rpartition(":")
+    drive, colon, start = place.partition(":")
+    try:
+        if colon:
+            return _bar_address(drive) + _bytes(start), _bytes(length)
+        return int(place, 0), _bytes(length)
+    except ValueError:
+        raise ValueError(f"{text!r} is not /dev/nvme1:START:LENGTH, or ADDRESS:LENGTH") from None
+    except OSError as error:
+        raise ValueError(f"{drive}: {error.strerror}; name a drive like /dev/nvme1") from None
+
+
+def _bar_address(drive: str) -> int:
+    """The address of BAR 4 of a drive, as Linux lists its resources. Raises OSError."""
+    resources = Path("/sys/class/nvme", Path(drive).name, "device/resource").read_text()
+    return int(resources.splitlines()[4].split()[0], 0)
+
+
+PEER_BYTES = Parsed("DRIVE:START:LENGTH", _peer_bytes)
+"""Bytes of the memory in another drive's BAR: address and length."""

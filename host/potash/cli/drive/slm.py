@@ -14,7 +14,7 @@ from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive import common
 from potash.cli.drive.common import BLOCKS, BYTES, NamedRange
 from potash.cli.progress import showing
-from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
+from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace, PeerBytes, Source
 from potash.units import Size, human
 
 
@@ -130,6 +130,13 @@ def fill(device: str, nsid: int | None, start: int, length: int) -> None:
     "--memory", type=BYTES, multiple=True, help="Bytes of a memory namespace; may be repeated."
 )
 @click.option(
+    "--peer",
+    "peers",
+    type=common.PEER_BYTES,
+    multiple=True,
+    help="Memory in the BAR of another drive of the guest; may be repeated.",
+)
+@click.option(
     "--file",
     "files",
     type=common.FILE,
@@ -143,20 +150,22 @@ def copy(
     start: int,
     blocks: Sequence[NamedRange],
     memory: Sequence[NamedRange],
+    peers: Sequence[tuple[int, int]],
     files: Sequence[Path],
 ) -> None:
     """Copy blocks, files or memory to a memory namespace.
 
-    The data stay within the drive. The copies follow each other: blocks, then memory, then files.
-    Each file begins at a multiple of 4096 bytes.
+    The data stay within the drives. The copies follow each other: blocks, then memory, then memory
+    of other drives, then files. Each file begins at a multiple of 4096 bytes.
     """
-    if not (blocks or memory or files):
-        raise click.UsageError("give a source: --blocks, --memory or --file")
+    if not (blocks or memory or peers or files):
+        raise click.UsageError("give a source: --blocks, --memory, --peer or --file")
     with _memory(device, nsid) as to, showing() as progress:
         own = to.device.nsid if blocks else 0
-        sources: list[Blocks | Bytes] = [
+        sources: list[Source] = [
             *(Blocks(one or own, lba, count) for one, lba, count in blocks),
             *(Bytes(one or to.nsid, first, length) for one, first, length in memory),
+            *(PeerBytes(address, length) for address, length in peers),
         ]
         end = start + to.copy(start, sources, progress=progress)
         for path in files:

@@ -1,4 +1,4 @@
-"""Memory Copy: blocks, or bytes of memory, to a memory namespace.
+"""Memory Copy: blocks, or bytes of memory, of this drive or another one, to a memory namespace.
 
 A program of a compute namespace works on memory namespaces, so its input is copied there first. The
 source ranges are copied one after the other, which may take long. A copy of at most 1 MiB that no
@@ -20,6 +20,7 @@ from nvme_spec.memory_commands import MemoryCopy
 from nvme_spec.ranges import SOURCE_RANGE_SIZES, BlockSourceRange, CopyFormat, MemorySourceRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
+from potash_device.pcie.peers import Peers
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
 from potash_firmware.rpu.command_sets.nvm import blocks
@@ -35,10 +36,28 @@ if TYPE_CHECKING:  # importing it loads NumPy, which only modelled time needs
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
-class CopySource(NamedTuple):
-    """Bytes of a namespace, from byte `first` on."""
+class PeerMemory:
+    """The memory in other drives' BARs, by address."""
 
-    namespace: Namespace | MemoryNamespace
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.in_flight = BlocksInFlight()
+
+    def view(self, address: int, length: int) -> memoryview:
+        """Raises NvmeError where no drive has memory that it shares, or has it no more."""
+        view = self._peers.find(address, length)
+        if view is None:
+            raise NvmeError(
+                Status.DATA_TRANSFER_ERROR,
+                f"{length} bytes at {address:#x} are not in memory that another drive shares",
+            )
+        return view
+
+
+class CopySource(NamedTuple):
+    """Bytes of a namespace, from byte `first` on, or of other drives, from an address on."""
+
+    namespace: Namespace | MemoryNamespace | PeerMemory
     in_flight: BlocksInFlight
     first: int
     length: int
@@ -56,7 +75,8 @@ def copy(controller: Controller, command: Command) -> Steps:
     entry = command.entry
     namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
     fields = MemoryCopy.decode(entry)
-    if fields.desfmt not in SOURCE_RANGE_SIZES:
+    peers = controller.board.settings.peers
+    if fields.desfmt not in SOURCE_RANGE_SIZES or (fields.desfmt == CopyFormat.PEER and not peers):
         raise NvmeError(Status.INVALID_FIELD, f"descriptor format {fields.desfmt} is not supported")
     require_granularity(fields.sdaddr, fields.length)
     namespace.require_range(fields.sdaddr, fields.length)
@@ -70,6 +90,9 @@ def copy(controller: Controller, command: Command) -> Steps:
         sources = [
             _bytes(controller, namespace, item) for item in MemorySourceRange.decode_list(listed)
         ]
+    elif fields.desfmt == CopyFormat.PEER and peers is not None:
+        memory = PeerMemory(peers)
+        sources = [_peer(memory, item) for item in MemorySourceRange.decode_list(listed)]
     else:
         kind = CopyFormat(fields.desfmt)
         sources = [
@@ -96,11 +119,17 @@ def copy(controller: Controller, command: Command) -> Steps:
 
 def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int | Later:
     """The time at which the modelled drive would finish the copy. Raises NvmeError."""
-    reads = [source for source in sources if isinstance(source.namespace, Namespace)]
-    read = [timing.read(source.namespace.nsid, source.first, source.length) for source in reads]
+    reads = [
+        (source.namespace.nsid, source.first, source.length)
+        for source in sources
+        if isinstance(source.namespace, Namespace)
+    ]
+    peers = sum(source.length for source in sources if isinstance(source.namespace, PeerMemory))
+    read = [timing.read(*extent) for extent in reads]
     # Each byte is written to memory, and what comes from memory is also read there.
-    from_memory = total - sum(source.length for source in reads)
-    return timing.transfers.memory(total + from_memory, after=max(read, default=None))
+    from_memory = total - peers - sum(length for *_, length in reads)
+    after = max(read, default=None)
+    return timing.transfers.memory(total + from_memory, peers, after, inwards=bool(peers))
 
 
 def _bytes(controller: Controller, target: MemoryNamespace, item: MemorySourceRange) -> CopySource:
@@ -108,6 +137,14 @@ def _bytes(controller: Controller, target: MemoryNamespace, item: MemorySourceRa
     require_granularity(item.saddr, item.nbyte)
     namespace.require_range(item.saddr, item.nbyte)
     return CopySource(namespace, namespace.in_flight, item.saddr, item.nbyte)
+
+
+def _peer(memory: PeerMemory, item: MemorySourceRange) -> CopySource:
+    if item.snsid:
+        raise NvmeError(Status.INVALID_NAMESPACE, "an address is in no namespace of this drive")
+    require_granularity(item.saddr, item.nbyte)
+    memory.view(item.saddr, item.nbyte)
+    return CopySource(memory, memory.in_flight, item.saddr, item.nbyte)
 
 
 def _blocks(controller: Controller, target: MemoryNamespace, item: BlockSourceRange) -> CopySource:
@@ -167,8 +204,12 @@ def _copy_parts(
     return None
 
 
-def _require_there(controller: Controller, namespace: Namespace | MemoryNamespace) -> None:
+def _require_there(
+    controller: Controller, namespace: Namespace | MemoryNamespace | PeerMemory
+) -> None:
     """Raise NvmeError for a source that was detached or replaced since the command began."""
+    if isinstance(namespace, PeerMemory):
+        return  # each part looks for it
     if controller.namespaces.attached.get(namespace.nsid) is not namespace:
         raise controller.namespaces.absent(namespace.nsid)
 
@@ -176,6 +217,9 @@ def _require_there(controller: Controller, namespace: Namespace | MemoryNamespac
 def _copy_inline(source: CopySource, target: memoryview) -> bool:
     """Copy if that takes no access to a disk, and return True if so. Raises MediaError."""
     namespace, _, first, length = source
+    if isinstance(namespace, PeerMemory):
+        target[:] = namespace.view(first, length)
+        return True
     if isinstance(namespace, MemoryNamespace):
         target[:] = namespace.memory.bytes[first : first + length]
         return True
@@ -184,6 +228,9 @@ def _copy_inline(source: CopySource, target: memoryview) -> bool:
 
 def _copy_job(source: CopySource, target: memoryview) -> Callable[[], None]:
     namespace, _, first, length = source
+    if isinstance(namespace, PeerMemory):
+        content = namespace.view(first, length)
+        return lambda: _move(content, target)
     dulbe = isinstance(namespace, Namespace) and namespace.dulbe
     media = namespace.media
 
@@ -195,9 +242,15 @@ def _copy_job(source: CopySource, target: memoryview) -> Callable[[], None]:
     return move
 
 
+def _move(content: memoryview, target: memoryview) -> None:
+    target[:] = content
+
+
 def _nvme_error(
-    controller: Controller, namespace: Namespace | MemoryNamespace, error: MediaError
+    controller: Controller,
+    namespace: Namespace | MemoryNamespace | PeerMemory,
+    error: MediaError,
 ) -> NvmeError:
-    if isinstance(namespace, MemoryNamespace):
+    if not isinstance(namespace, Namespace):
         return NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror))
     return blocks.read_error(controller, namespace, error)
