@@ -23,7 +23,11 @@ from potash_device.media.shapes import (
 
 MOST_ZONES = 1 << 20
 """Zones that can be active or open at once; a namespace with fewer has no limit then."""
-OF_ZONES = ("zrwa", "max_active", "max_open", "cross_zone_reads")
+MOST_SECONDS = 10**9
+OF_ZONES = (
+    *("zrwa", "max_active", "max_open", "cross_zone_reads"),
+    *("finish_after", "reset_after"),
+)
 """Keys of zoned namespaces that `--zoned-namespace` takes by name."""
 
 
@@ -58,6 +62,12 @@ class NamespaceSection:
         page="zones.md#limits")
     cross_zone_reads: bool | None = key(kinds.FLAG, None, "",
         "Reads may cross zones (default: true).", page="zones.md#limits")
+    finish_after: int | None = key(kinds.count(1, MOST_SECONDS), None, "",
+        "Seconds without a write after which the drive recommends to finish an active zone "
+        "(default: never).", page="zones.md#limits")
+    reset_after: int | None = key(kinds.count(1, MOST_SECONDS), None, "",
+        "Seconds after which the drive recommends to reset a full zone (default: never).",
+        page="zones.md#limits")
     # fmt: on
 
     @property

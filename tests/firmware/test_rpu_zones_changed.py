@@ -10,6 +10,7 @@ import pytest
 
 from csd_spec.faults import Fault, FaultKind
 from potash_device.media.drive import Drive
+from potash_device.media.shapes import ZoneLimits
 from support.memory import identify
 from support.migration import moved
 from support.nvme_host import DATA, Host
@@ -104,6 +105,35 @@ def events(host: Host) -> list[tuple[int, int]]:
         host.service()
         assert len(host.reap(host.admin)) == 2
     return found
+
+
+def test_the_drive_recommends_to_finish_and_to_reset_zones_that_are_left_alone() -> None:
+    with powered(limits=ZoneLimits(finish_after=5, reset_after=9)) as host:
+        assert host.command(host.admin, 9, cdws=CONFIGURE).status == 0
+
+        def after(seconds: int) -> list[int]:
+            """The attributes of the first zones, and whether there was an event."""
+            for _ in range(seconds):
+                host.now += 1
+                host.service()
+            happened = events(host)
+            assert happened in ([], [(ZONES_CHANGED, 1)])
+            if happened:
+                changed_zones(host)
+            return [zone(host, number).attributes for number in range(3)] + [len(happened)]
+
+        write(host, 0)
+        send(host, OPEN, BLOCKS)
+        send(host, FINISH, 2 * BLOCKS)
+        assert after(3) == [0, 0, 0, 0]
+        write(host, 1)
+        assert after(4) == [0, 2, 0, 1]
+        assert after(4) == [2, 2, 4, 1]
+        write(host, 2)
+        send(host, FINISH, BLOCKS)
+        send(host, RESET, 2 * BLOCKS)
+        assert after(1) == [0, 0, 0, 0]
+        assert after(10) == [2, 4, 0, 1]
 
 
 ZONES_CHANGED = 0xBF << 16 | 0xEF << 8 | 2

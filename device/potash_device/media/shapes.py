@@ -163,6 +163,11 @@ class ZoneLimits(NamedTuple):
     """Zones that can be active (MAR), and open (MOR), at once."""
     cross_zone_reads: bool = True
     """Reads may cross zones (RAZB)."""
+    finish_after: U32 = 0
+    """Seconds without a write after which the drive recommends to finish an active zone; 0 for
+    never."""
+    reset_after: U32 = 0
+    """Seconds after which it recommends to reset a full one."""
 
     @property
     def sound(self) -> bool:

@@ -32,6 +32,7 @@ from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.namespaces.zone_ages import INTERVAL
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.format import Formatting
 from potash_firmware.rpu.operations.keep_alive import KeepAlive
@@ -95,6 +96,8 @@ class Controller:
         times = Times(board, settings, namespaces, apu, clock)
         self.deadlines, self.scheduler = times.deadlines, times.scheduler
         self.timing, self.job_time = times.timing, times.job_time
+        for zoned in namespaces.zoned:
+            zoned.clock = self.deadlines.clock.now
         self.reports = reports = Reports(board, namespaces, self.outstanding, self.timing, clock)
         self.health, self.alerts = reports.health, reports.alerts
         self.failures = failures = MediaFailures(clock, reports.media_failed, reports.media_lost)
@@ -210,6 +213,8 @@ class Controller:
         reports.persistent_events.on_add = self.persistence.hurry
         if self.upcalls is not None:
             self.upcalls.on_notice = self.persistence.hurry
+        if any(zoned.zones.ages.used for zoned in namespaces.zoned):
+            self.timers.after(INTERVAL, self._watch_zones)
         self._unreported = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
@@ -264,6 +269,13 @@ class Controller:
         for namespace in self.namespaces.zoned:
             namespace.recommend(fault for fault in faults if fault.nsid in (0, namespace.nsid))
         self.reports.zones_changed()
+
+    def _watch_zones(self) -> None:
+        """Recommend to finish or to reset zones that were left alone for long enough."""
+        found = [namespace.zones.grow_old() for namespace in self.namespaces.zoned]
+        if any(found):
+            self.reports.zones_changed()
+        self.timers.after(INTERVAL, self._watch_zones)
 
     def select_command_sets(self) -> None:
         """The host has enabled command sets: by CC, or by its profile."""

@@ -35,6 +35,8 @@ class ZonedNamespace(Namespace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.clock: Callable[[], int] = lambda: 0
+        """Nanoseconds of guest time."""
         self.zones = self._all_empty()
         self._storing = Lock()
 
@@ -45,7 +47,7 @@ class ZonedNamespace(Namespace):
         self.blocks = count * size
         area, granularity, most = shape.areas
         blocks = WriteAreas(area // shape.block_size, granularity // shape.block_size, most)
-        return Zones(count, size, capacity, blocks, shape.limits)
+        return Zones(count, size, capacity, blocks, shape.limits, lambda: self.clock())
 
     @property
     def capacity(self) -> int:

@@ -9,7 +9,7 @@ areas TP 4076, which later revisions include (section "Zone Random Write Area").
 
 import struct
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nvme_spec.status import NvmeError, Status
@@ -28,6 +28,7 @@ from potash_device.media.shapes import (
     WriteAreas,
     ZoneLimits,
 )
+from potash_firmware.rpu.namespaces.zone_ages import ACTIVE, ADVISED, ZoneAges
 
 _RECORD = struct.Struct("<QBBH")
 """Write pointer from the zone's first block on, state, attributes, and `Zone.ahead`."""
@@ -36,14 +37,7 @@ _CHECKSUM = struct.Struct("<I")
 _NONE = ZoneAttribute(0)
 
 _OPENED = (ZoneState.IMPLICITLY_OPENED, ZoneState.EXPLICITLY_OPENED)
-_ACTIVE = (*_OPENED, ZoneState.CLOSED)
-_WRITABLE = (ZoneState.EMPTY, *_ACTIVE)
-
-_ADVISED = {
-    ZoneAttribute.RESET_RECOMMENDED: (ZoneState.FULL,),
-    ZoneAttribute.FINISH_RECOMMENDED: _ACTIVE,
-}
-"""States of zones that a recommendation is for."""
+_WRITABLE = (ZoneState.EMPTY, *ACTIVE)
 
 _REFUSED = {
     ZoneState.FULL: Status.ZONE_IS_FULL,
@@ -56,12 +50,12 @@ _States = tuple[ZoneState, ...]
 
 TRANSITIONS: dict[ZoneSendAction, tuple[_States, ZoneState, _States]] = {
     ZoneSendAction.CLOSE: ((*_OPENED, ZoneState.CLOSED), ZoneState.CLOSED, _OPENED),
-    ZoneSendAction.FINISH: ((*_WRITABLE, ZoneState.FULL), ZoneState.FULL, _ACTIVE),
+    ZoneSendAction.FINISH: ((*_WRITABLE, ZoneState.FULL), ZoneState.FULL, ACTIVE),
     ZoneSendAction.OPEN: (_WRITABLE, ZoneState.EXPLICITLY_OPENED, (ZoneState.CLOSED,)),
     ZoneSendAction.RESET: (
         (*_WRITABLE, ZoneState.FULL),
         ZoneState.EMPTY,
-        (*_ACTIVE, ZoneState.FULL),
+        (*ACTIVE, ZoneState.FULL),
     ),
     ZoneSendAction.OFFLINE: (
         (ZoneState.READ_ONLY, ZoneState.OFFLINE),
@@ -126,6 +120,7 @@ class Zones:
         capacity: int,
         areas: WriteAreas = NO_AREAS,
         limits: ZoneLimits = DEFAULT_LIMITS,
+        clock: Callable[[], int] = lambda: 0,
     ) -> None:
         self.size, self.capacity, self.areas = size, capacity, areas
         self.every = [Zone(number, number * size) for number in range(count)]
@@ -136,6 +131,7 @@ class Zones:
         self.advice: Mapping[ZoneAttribute, Container[int]] = {}
         """Numbers of zones that the drive recommends to reset when they are full, or to finish when
         they are active (sections 5.4 and 5.5)."""
+        self.ages = ZoneAges(limits, clock)
         self.changed: set[int] = set()
         """Numbers of zones that the drive has changed, or changed its recommendation for, since the
         host has read the log page (section 4.1.4.1)."""
@@ -168,7 +164,8 @@ class Zones:
         """Have a zone in a state, whatever the one before."""
         before = self._recommended(zone)
         zone.state = state
-        if state not in _ACTIVE:
+        self.ages.touch(zone.number, state)
+        if state not in ACTIVE:
             zone.attributes &= ~ZoneAttribute.RANDOM_WRITE_AREA
             zone.ahead = 0
         if self._recommended(zone) & ~before:
@@ -176,7 +173,7 @@ class Zones:
         for among in (self._active, self._explicit):
             among.discard(zone.number)
         self._implicit.pop(zone.number, None)
-        if state in _ACTIVE:
+        if state in ACTIVE:
             self._active.add(zone.number)
         if state is ZoneState.IMPLICITLY_OPENED:
             self._implicit[zone.number] = None
@@ -189,10 +186,19 @@ class Zones:
         return zone.attributes | self._recommended(zone)
 
     def _recommended(self, zone: Zone) -> ZoneAttribute:
-        for advice, numbers in self.advice.items():
-            if zone.state in _ADVISED[advice] and zone.number in numbers:
+        for advice, states in ADVISED.items():
+            if zone.state in states and (
+                zone.number in self.advice.get(advice, ()) or zone.number in self.ages.aged[advice]
+            ):
                 return advice
         return _NONE
+
+    def grow_old(self) -> bool:
+        """Recommend to finish or to reset the zones that were left alone for long enough; True if
+        there are new ones."""
+        found = self.ages.grow_old()
+        self.changed.update(found)
+        return bool(found)
 
     def recommend(self, advice: Mapping[ZoneAttribute, Container[int]]) -> None:
         """Have another `advice`."""
@@ -252,6 +258,7 @@ class Zones:
                 lba=lba,
             )
         self._open_implicitly(zone)
+        self.ages.touch(zone.number, zone.state)
         if area:
             granularity = self.areas.granularity
             committed = self._commit(zone, -(-max(0, end - room) // granularity) * granularity)
@@ -309,7 +316,7 @@ class Zones:
     def _make_room(self, zone: Zone, state: ZoneState) -> None:
         """Have resources for `zone` to become active or open; the controller may close another
         zone for that. Raises NvmeError where there are none (section 2.1.1.4.1)."""
-        if zone.state not in _ACTIVE and self.active >= self.active_limit:
+        if zone.state not in ACTIVE and self.active >= self.active_limit:
             raise NvmeError(
                 Status.TOO_MANY_ACTIVE_ZONES, f"{self.active} zones are active", dnr=False
             )
@@ -347,7 +354,7 @@ class Zones:
                     Status.TOO_MANY_OPEN_ZONES, f"{len(found)} zones cannot be opened", dnr=False
                 )
         for zone in found:
-            if state in _ACTIVE:
+            if state in ACTIVE:
                 self._make_room(zone, state)
             self.become(zone, state)
 
@@ -387,7 +394,7 @@ class Zones:
 
     def write_protected(self) -> None:
         """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1)."""
-        self._all_become(ZoneState.FULL, _ACTIVE)
+        self._all_become(ZoneState.FULL, ACTIVE)
 
     def lost(self) -> None:
         """The media have lost writes: zones are read-only."""
