@@ -41,6 +41,10 @@ class Task:
     """The larger, the more urgent."""
     program: int = 0
     """The index of its program."""
+    namespace: int = 0
+    """The compute namespace in which it is executed."""
+    loaded: bool = False
+    """A host has loaded its program, which the device does not define."""
     done: int = 0
     """Time of units that it has had."""
     start: int | None = None
@@ -87,6 +91,8 @@ class UnitScheduler(Protocol):
     get their turn; None where it has it until it ends."""
 
     slice: int | None
+    common: bool
+    """True if all compute namespaces share the units; else each of them has so many."""
 
     def pick(self, ready: Sequence[Task], units: Sequence[Unit], now: int) -> Choice | None:
         """The task that runs next, and where. `ready` is not empty, in the order of arrival (or of
@@ -101,6 +107,7 @@ class Fifo:
     """First come, first served."""
 
     slice: int | None = None
+    common: bool = False
 
     def pick(self, ready: Sequence[Task], units: Sequence[Unit], now: int) -> Choice | None:
         return Choice(ready[0], next(unit for unit in units if unit.task is None))
@@ -132,13 +139,19 @@ class Priority(Fifo):
         return units[unit] if least < task.priority else None
 
 
-class Grouped(Fifo):
-    """The first units are reserved for groups of programs: `reserved` has the number of units of
-    each group's programs. All other programs share the other units."""
+HOST = "host"
+"""The group of the programs that a host has loaded."""
 
-    def __init__(self, reserved: Sequence[tuple[frozenset[int], int]]) -> None:
-        self._group = {index: number for number, (group, _) in enumerate(reserved)
-                       for index in group}  # fmt: skip
+
+class Grouped(Fifo):
+    """The first units are reserved for groups: `reserved` has the number of units of each. A group
+    is of indexes of programs, of namespaces ("namespace3"), and of `HOST`; a task is in the first
+    one of which it can be. All others share the other units."""
+
+    def __init__(self, reserved: Sequence[tuple[frozenset[int | str], int]]) -> None:
+        self._group = {member: number for number, (group, _) in enumerate(reserved)
+                       for member in group}  # fmt: skip
+        self.common = any(isinstance(member, str) and member != HOST for member in self._group)
         self._of_unit = [number for number, (_, units) in enumerate(reserved) for _ in range(units)]
         self.reserved = len(self._of_unit)
 
@@ -149,10 +162,14 @@ class Grouped(Fifo):
                 reserved = unit.number < self.reserved
                 free.setdefault(self._of_unit[unit.number] if reserved else None, unit)
         for task in ready:
-            group = self._group.get(task.program)
+            group = self._group_of(task)
             if group in free:
                 return Choice(task, free[group])
         return None
+
+    def _group_of(self, task: Task) -> int | None:
+        members = [task.program, f"namespace{task.namespace}", *[HOST] * task.loaded]
+        return min((self._group[name] for name in members if name in self._group), default=None)
 
 
 class Kind(IntEnum):

@@ -256,7 +256,7 @@ class ComputeSection:
         "Compute units of each compute namespace, in modelled time.", guest=True,
         page="time.md#compute-units", metavar="UNITS")
     scheduler: str = key(kinds.TEXT, COMPUTE.scheduler, "--scheduler",
-        "Scheduler of these units: fifo, rr:TIME, priority, group:PROGRAM,…=UNITS, or the name of "
+        "Scheduler of these units: fifo, rr:TIME, priority, group:MEMBER,…=UNITS, or the name of "
         "one that an extension has.", guest=True, page="time.md#compute-units", metavar="NAME")
     # fmt: on
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from potash_device.units import (
+    HOST,
     Ahead,
     Choice,
     Fifo,
@@ -47,6 +48,8 @@ class Given:
     priority: int
     program: int
     number: int
+    namespace: int = 1
+    loaded: bool = False
     left: int = field(init=False)
     end: int | None = None
 
@@ -136,18 +139,50 @@ def in_groups(ready: list[Given], places: list[Place]) -> tuple[Given, int] | No
     return None
 
 
+def in_mixed_groups(ready: list[Given], places: list[Place]) -> tuple[Given, int] | None:
+    """The first unit is for namespace 2 and program 4, the second for programs of the host."""
+    for task in ready:
+        mine = range(2, len(places))
+        if task.namespace == 2 or task.program == 4:
+            mine = range(1)
+        elif task.loaded:
+            mine = range(1, 2)
+        number = first_free(places, mine)
+        if number is not None:
+            return task, number
+    return None
+
+
 def drawn(source: random.Random) -> list[Given]:
     count = source.randrange(1, 9)
     arrivals = sorted(source.randrange(0, 30) for _ in range(count))
     return [
-        Given(at, source.randrange(1, 25), source.randrange(3), source.randrange(5), number)
+        Given(
+            at,
+            source.randrange(1, 25),
+            source.randrange(3),
+            source.randrange(5),
+            number,
+            source.randrange(1, 4),
+            source.random() < 0.5,
+        )
         for number, at in enumerate(arrivals)
     ]
 
 
 def ends(source: random.Random, given: Sequence[Given], pool: Pool) -> list[int]:
     """The ends in a pool, whose tasks become known bit by bit, in any order."""
-    tasks = [Known(task.arrived, task.priority, task.program, length=task.length) for task in given]
+    tasks = [
+        Known(
+            task.arrived,
+            task.priority,
+            task.program,
+            task.namespace,
+            task.loaded,
+            length=task.length,
+        )
+        for task in given
+    ]
     coming, now = list(tasks), 0
     while any(task.end is None for task in tasks):
         now += source.randrange(12)
@@ -165,6 +200,11 @@ SCHEDULERS: dict[str, tuple[Callable[[int], UnitScheduler], object, bool]] = {
     "rr": (RoundRobin, in_order, False),
     "priority": (lambda _: Priority(), by_priority, True),
     "group": (lambda _: Grouped([(frozenset({1}), 1), (frozenset({2, 3}), 1)]), in_groups, False),
+    "mixed group": (
+        lambda _: Grouped([(frozenset({"namespace2", 4}), 1), (frozenset({HOST}), 1)]),
+        in_mixed_groups,
+        False,
+    ),
 }
 
 
@@ -173,7 +213,7 @@ def compare(name: str, seeds: range) -> None:
     for seed in seeds:
         source = random.Random(f"{name}{seed}")
         given = drawn(source)
-        units = source.randrange(3, 6) if name == "group" else source.randrange(1, 5)
+        units = source.randrange(3, 6) if "group" in name else source.randrange(1, 5)
         slice_ns = source.randrange(1, 9)
         pool = Pool(units, make(slice_ns))
         found = ends(source, given, pool)

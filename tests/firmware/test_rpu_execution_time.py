@@ -12,6 +12,7 @@ import pytest
 from potash_device.cores import Work
 from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute.runs import RUN_LIMIT
+from potash_firmware.rpu.timing.schedulers import SchedulerError, named
 from support.compute import COMPUTE, OTHER_COMPUTE, SMALL, ComputeHost, compute_host
 from support.modelled_time import LONG, PRICE, SECOND, WORK, job_time, timing_of, with_core
 from support.nvme_host import Queue
@@ -104,6 +105,37 @@ def test_executions_share_units_in_turn(computer: ComputeHost) -> None:
         assert not answered(host, queue, SECOND + 9_999)
         assert answered(host, queue, SECOND + 10_000) == [2]
         assert answered(host, queue, SECOND + 30_000) == [1, 3]
+
+
+def test_namespaces_share_units_of_which_some_are_reserved() -> None:
+    """Of three units, one is for the other namespace, and one for program 1."""
+    settings = replace(SMALL, units=3, scheduler="group:namespace5=1;1=1")
+    with compute_host(settings, with_core()) as host:
+        host.now = 1.0
+        queue = host.create_io_queue()
+        for cid, nsid, program in ((1, COMPUTE, 0), (2, COMPUTE, 0), (3, OTHER_COMPUTE, 0),
+                                   (4, OTHER_COMPUTE, 1), (5, COMPUTE, 1)):  # fmt: skip
+            host.begin(queue, program, cid, nsid=nsid)
+        for asked in list(host.engine.asked):
+            host.engine.end(asked, work=WORK)
+            host.service()
+        took = PRICE(WORK)
+        assert sorted(answered(host, queue, SECOND + took)) == [1, 3, 5]
+        assert sorted(answered(host, queue, SECOND + 2 * took)) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("group:namespace2=1;namespace2=1", "namespace2 is in two groups"),
+        ("group:host=1;3,host=1", "host is in two groups"),
+        ("group:namespace0=1", "does not say who has how many units"),
+        ("group:host=3", "leaves no unit for others"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(text: str, said: str) -> None:
+    with pytest.raises(SchedulerError, match=said):
+        named(text, 3, {})
 
 
 def test_an_execution_that_fails_takes_its_time_too(computer: ComputeHost, queue: Queue) -> None:

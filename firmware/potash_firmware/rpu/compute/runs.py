@@ -118,7 +118,11 @@ class Runs:
         if self.job_time is not None:
             overdue = NvmeError(Status.INTERNAL_ERROR, detail="the guest has stood still too long")
             run.timed = self.job_time.arrive(
-                self.nsid, run.index, run.program.priority, partial(self.stop, run, overdue)
+                self.nsid,
+                partial(self.stop, run, overdue),
+                program=run.index,
+                priority=run.program.priority,
+                loaded=not run.program.device_defined,
             )
         if len(self.running) < RUN_LIMIT and not self._waiting:
             self.running.add(run)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
@@ -58,12 +58,18 @@ POLL_NS = 1_000_000
 class _Pool(Pool):
     """The core of an accelerator, or the units of a compute namespace."""
 
-    def __init__(self, weight: int, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
+    def __init__(self, units: int = 1, scheduler: UnitScheduler | None = None) -> None:
         super().__init__(units, scheduler)
         self.tasks: dict[Timed, None] = {}
         """Tasks that have not ended, in the order of arrival."""
-        self.flow, self.reads = Flow(weight), Flow(weight, in_order=True)
-        """The transfers of its tasks in DRAM, and those of blocks that they read."""
+
+
+class _Flows(NamedTuple):
+    """The transfers of an accelerator, or of a compute namespace."""
+
+    dram: Flow
+    reads: Flow
+    """Blocks on the link."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -74,6 +80,7 @@ class Timed(Task):
     what: str
     """A job or an execution, in traces."""
     pool: _Pool
+    flows: _Flows
     time: "JobTime"
     cancel: Callable[[], None]
     over: Callable[["Timed", int], None]
@@ -119,7 +126,7 @@ class Timed(Task):
         _, dram = self._point(self.work)
         if sharing is not None and dram > self.moved:
             length, self.moved = dram - self.moved, dram
-            self.transfers.append(sharing.dram.begin(self.pool.flow, length, at, self.go_on))
+            self.transfers.append(sharing.dram.begin(self.flows.dram, length, at, self.go_on))
             self.waits = True
             return at
         if self.served < len(self.reads):
@@ -163,7 +170,7 @@ class _Reading:
             self.first += length
             if due > at:
                 begins, link, after = time.timing.transfers.leg(at, due, length)
-                flow, over = self.timed.pool.reads, partial(self._over, after)
+                flow, over = self.timed.flows.reads, partial(self._over, after)
                 under_way.append(self.sharing.to_host.begin(flow, link, begins, over))
 
     def _over(self, after: int, at: int) -> None:
@@ -208,6 +215,9 @@ class JobTime(Part):
         self._timer = NO_TIMER
         """The timer of the next step of the timeline."""
         self._pools: dict[Hashable, _Pool] = {}
+        self._common: _Pool | None = None
+        """The units that all compute namespaces share, if they do."""
+        self._flows: dict[tuple[str, int], _Flows] = {}
         self._accelerators: dict[int, tuple[int, Timed]] = {}
         """The job of each, and its number."""
         self._ended: dict[int, _Ended] = {}
@@ -245,12 +255,11 @@ class JobTime(Part):
             self._drop(before[1])
         pool = self._pools.get(("accelerator", accelerator))
         if pool is None:
-            pool = self._pools["accelerator", accelerator] = _Pool(
-                self._weight("accelerator", accelerator)
-            )
+            pool = self._pools["accelerator", accelerator] = _Pool()
         timed = self._arrive(
             "JOB",
             pool,
+            self._flows_of("accelerator", accelerator),
             lambda: self._send(messages.JobOverdue(accelerator, number)),
             lambda _, due: self._job_due(accelerator, number, due),
         )
@@ -302,20 +311,38 @@ class JobTime(Part):
         )
         return done, done - start
 
-    def _weight(self, kind: str, number: int) -> int:
-        """The share of an accelerator or a compute namespace."""
-        return 1 if self.sharing is None else self.sharing.shares.of(kind, number)
+    def _flows_of(self, kind: str, number: int) -> _Flows:
+        """The flows of an accelerator or a compute namespace, with its share."""
+        flows = self._flows.get((kind, number))
+        if flows is None:
+            weight = 1 if self.sharing is None else self.sharing.shares.of(kind, number)
+            flows = self._flows[kind, number] = _Flows(Flow(weight), Flow(weight, in_order=True))
+        return flows
 
     # Executions.
 
-    def arrive(self, nsid: int, program: int, priority: int, cancel: Callable[[], None]) -> Timed:
+    def arrive(
+        self, nsid: int, cancel: Callable[[], None], *, program: int, priority: int, loaded: bool
+    ) -> Timed:
         """An Execute command has come, of the program at an index; `executed` has to follow."""
-        pool = self._pools.get(("namespace", nsid))
+        pool = self._pools.get(("namespace", nsid), self._common)
         if pool is None:
-            weight, scheduler = self._weight("namespace", nsid), self._unit_scheduler()
-            pool = self._pools["namespace", nsid] = _Pool(weight, self._units, scheduler)
-        over = self._execution_over
-        return self._arrive("EXECUTION", pool, cancel, over, program=program, priority=priority)
+            pool = _Pool(self._units, self._unit_scheduler())
+            if pool.scheduler.common:
+                self._common = self._pools["namespaces", 0] = pool
+            else:
+                self._pools["namespace", nsid] = pool
+        return self._arrive(
+            "EXECUTION",
+            pool,
+            self._flows_of("namespace", nsid),
+            cancel,
+            self._execution_over,
+            program=program,
+            priority=priority,
+            namespace=nsid,
+            loaded=loaded,
+        )
 
     def _execution_over(self, timed: Timed, due: int) -> None:
         assert timed.start is not None
@@ -388,21 +415,22 @@ class JobTime(Part):
         self,
         what: str,
         pool: _Pool,
+        flows: _Flows,
         cancel: Callable[[], None],
         over: Callable[["Timed", int], None],
-        program: int = 0,
-        priority: int = 0,
+        **task: Any,
     ) -> Timed:
+        """A task arrives, with these fields of `Task`."""
         timed = Timed(
             arrived=self.timing.clock.now(),
-            program=program,
-            priority=priority,
             what=what,
             pool=pool,
+            flows=flows,
             time=self,
             order=self._scheduler.deadlines.place(),
             cancel=cancel,
             over=over,
+            **task,
         )
         if pool not in self._timeline.pools:
             self._timeline.pools.append(pool)

@@ -1,15 +1,19 @@
-"""Schedulers of compute units by their names: `fifo`, `rr:50us`, `priority`, `group:12,13=2`, or
-that of an extension's class."""
+"""Schedulers of compute units by their names: `fifo`, `rr:50us`, `priority`, or
+`group:12,namespace3=2`, or that of an extension's class."""
 
 import re
 from collections.abc import Mapping
 
-from potash_device.units import MOST_UNITS, Fifo, Grouped, Priority, RoundRobin, UnitScheduler
+from potash_device.units import HOST, MOST_UNITS, Fifo, Grouped, Priority, RoundRobin, UnitScheduler
 from potash_firmware.extension_registry import RegisteredClass
 
 _UNITS = {"ns": 1, "us": 1000, "ms": 1_000_000}
+_MEMBER = rf"(?:[0-9]{{1,3}}|{HOST}|namespace[1-9][0-9]{{0,8}})"
 _LONGEST = 10**9
-FORMS = "fifo, rr:TIME (as in rr:50us), priority, group:PROGRAM,…=UNITS;… (as in group:12,13=2)"
+FORMS = (
+    "fifo, rr:TIME (as in rr:50us), priority, group:MEMBER,…=UNITS;… (as in group:12,13=2, or"
+    " group:namespace3=2;host=1)"
+)
 
 
 class SchedulerError(ValueError):
@@ -48,22 +52,23 @@ def _slice(text: str) -> int:
 
 def _grouped(text: str, units: int) -> Grouped:
     reserved = []
-    programs: set[int] = set()
+    members: set[int | str] = set()
     for part in text.split(";"):
-        found = re.fullmatch(r"([0-9]{1,3}(?:,[0-9]{1,3})*)=([1-9][0-9]?)", part)
+        found = re.fullmatch(rf"({_MEMBER}(?:,{_MEMBER})*)=([1-9][0-9]?)", part)
         if found is None:
             raise SchedulerError(
-                f"group:{text:.60} does not say which programs have how many units, as in"
-                " group:12,13=2"
+                f"group:{text:.60} does not say who has how many units, as in group:12,13=2 or"
+                " group:namespace3=2;host=1"
             )
-        group = frozenset(map(int, found[1].split(",")))
-        if programs & group:
-            raise SchedulerError(f"program {min(programs & group)} is in two groups")
-        programs |= group
+        names = found[1].split(",")
+        group = frozenset(int(name) if name.isdecimal() else name for name in names)
+        if twice := members & group:
+            raise SchedulerError(f"{min(map(str, twice))} is in two groups")
+        members |= group
         reserved.append((group, int(found[2])))
     if sum(number for _, number in reserved) >= units:
         raise SchedulerError(
-            f"group:{text:.60} leaves no unit for other programs; raise --compute-units"
+            f"group:{text:.60} leaves no unit for others; raise --compute-units"
             f" (now {units}, at most {MOST_UNITS})"
         )
     return Grouped(reserved)
