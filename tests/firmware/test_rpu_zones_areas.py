@@ -35,7 +35,9 @@ from support.zones import (
     OPEN,
     RESET,
     WITH_AREA,
+    WRITE,
     ZEROES,
+    asked,
     copy,
     powered,
     read,
@@ -65,6 +67,21 @@ def test_identify_has_the_areas(host: Host) -> None:
     (options,) = struct.unpack_from("<H", data, 2)
     assert options == 0b11
     assert struct.unpack_from("<IHHB", data, 44) == (MOST - 1, GRANULARITY, AREA, 1)
+
+
+def test_areas_keep_their_bytes_over_a_format(host: Host) -> None:
+    assert allocate(host) == 0
+    assert write(host, 3).status == 0
+    assert host.command(host.admin, 0x80, nsid=1, cdws=(0,)).status == 0  # blocks of 512 bytes
+    units = 4096 // 512
+    data = identify(host, 0x05, 1, 2)
+    assert struct.unpack_from("<HH", data, 48) == (GRANULARITY * units, AREA * units)
+    assert zone(host, 0)[::4] == (EMPTY, 0)
+    assert allocate(host) == 0
+    host.put(bytes([9]) * 512)
+    assert asked(host, WRITE, AREA * units, 0).status == 0
+    assert zone(host, 0).pointer == GRANULARITY * units
+    assert send(host, COMMIT, GRANULARITY * units * 2 - 1) == 0
 
 
 def test_a_zone_has_an_area_until_it_is_full_or_empty(host: Host) -> None:
@@ -126,6 +143,7 @@ def test_what_an_area_refuses(host: Host) -> None:
     assert send(host, COMMIT, 8 * BLOCKS) == INVALID_FIELD
     assert send(host, OPEN | WITH_AREA, every=True) == INVALID_FIELD
     assert send(host, COMMIT, every=True) == INVALID_FIELD
+    assert send(host, RESET | WITH_AREA, every=True) == 0  # to which the bit says nothing
 
 
 def test_a_namespace_without_areas_gives_none() -> None:

@@ -181,11 +181,18 @@ def test_zones_that_are_gone_keep_no_superblocks(host: Host) -> None:
 
 def test_zones_without_superblocks_are_like_other_blocks(caplog: pytest.LogCaptureFixture) -> None:
     """A drive that was not made for zones may have fewer superblocks than zones."""
-    with powered(zones=16, settings=modelled_drive()) as host:
+    areas = WriteAreas(4 * PAGE, 2 * PAGE)
+    with powered(zones=16, settings=modelled_drive(), areas=areas) as host:
         assert "not enough superblocks for zones of namespace 1" in caplog.text
+        drive = timing_of(host).drive
         assert took(host, WRITE, 0, 0) > 0
         took(host, 0x79, 0, 0, RESET)
-        assert timing_of(host).drive.counters.erased == 0
+        assert drive.counters.erased == 0
+        took(host, 0x79, 0, 0, OPEN | WITH_AREA)
+        for lba in (1, 1, 5):
+            took(host, WRITE, lba, 0)
+        took(host, 0x79, 3, 0, COMMIT)
+        assert (drive.counters.host, drive.counters.area_writes) == (4, 0)
 
 
 def test_small_writes_of_zones_gather_in_slc(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ AREAS = Areas(capacity=12, size=4, granularity=2, most=2)
 WITH_AREAS = ["--zoned-namespace", "256K:64K:48K", "--zrwa", "16K:8K:2"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+)
 def test_random_write_areas_are_as_the_model_has_them(tmp_path: Path, seed: int) -> None:
     """Random commands, with a kill in between, of a host that flushes before it."""
     choose, model, media = random.Random(seed), ModelZones(ZONES, AREAS), tmp_path / "drive"

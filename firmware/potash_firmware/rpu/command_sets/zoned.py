@@ -172,7 +172,8 @@ write_uncorrectable = _writing(optional.write_uncorrectable, moves_data=False, t
 
 
 def zone_management_send(controller: Controller, command: Command) -> Steps:
-    """Open, close, finish, reset or offline a zone, or all of them; or set an extension."""
+    """Open, close, finish, reset or offline a zone, or all of them; set an extension; or commit
+    blocks of a random write area."""
     fields = zoned.ZoneManagementSend.decode(command.entry.cdws)
     namespace = _zoned(controller, command)
     zones = namespace.zones
@@ -182,7 +183,8 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
         raise NvmeError(Status.INVALID_FIELD, f"there is no zone action {fields.zsa:#x}") from None
     if action is zoned.ZoneSendAction.SET_EXTENSION and fields.select_all:
         raise NvmeError(Status.INVALID_FIELD, "one zone gets an extension")
-    if fields.select_all and (fields.allocate_area or action is zoned.ZoneSendAction.FLUSH_AREA):
+    with_area = fields.allocate_area and action in _ALLOCATING
+    if fields.select_all and (with_area or action is zoned.ZoneSendAction.FLUSH_AREA):
         raise NvmeError(Status.INVALID_FIELD, "a random write area is that of one zone")
     require_writable(controller, namespace)
     if action is zoned.ZoneSendAction.FLUSH_AREA:
@@ -197,9 +199,8 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
     extension = None
     if action is zoned.ZoneSendAction.SET_EXTENSION:
         extension = bytes(controller.transfer.receive(command, zoned.EXTENSION_UNIT))
-    with_area = fields.allocate_area and action in _ALLOCATING
     if with_area:
-        zones.require_area([zones.starting(fields.slba)])
+        zones.require_area(zones.starting(fields.slba))
     written = [zones.written_ahead(zone) for zone in selected]
     zones.take(action, selected)
     if extension is not None:

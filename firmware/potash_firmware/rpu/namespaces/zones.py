@@ -358,17 +358,15 @@ class Zones:
                 self._make_room(zone, state)
             self.become(zone, state)
 
-    def require_area(self, zones: Iterable[Zone]) -> None:
-        """Raise NvmeError unless these zones, which are to become active, can have a random write
-        area."""
-        found = list(zones)
-        if not self.areas.size or any(zone.state is not ZoneState.EMPTY for zone in found):
+    def require_area(self, zone: Zone) -> None:
+        """Raise NvmeError unless a zone that is to become active can have a random write area."""
+        if not self.areas.size or zone.state is not ZoneState.EMPTY:
             raise NvmeError(
                 Status.INVALID_ZONE_OPERATION_REQUEST,
                 "an empty zone gets a random write area, if the namespace has such areas",
             )
         used = sum(self.has_area(self.every[number]) for number in self._active)
-        if used + len(found) > self.area_limit:
+        if used >= self.area_limit:
             raise NvmeError(
                 Status.ZRWA_RESOURCES_UNAVAILABLE,
                 f"{used} zones have a random write area",
