@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Self
 
 from nvme_spec.identify.lists import IDENTIFY_SIZE
-from nvme_spec.layout import Structure, table, u8, u16, u32, u64
+from nvme_spec.layout import Structure, raw, table, u8, u16, u32, u64
 from nvme_spec.queues import EntryDwords
 from nvme_spec.words import Word, field
 from potash_wire.words import bits
@@ -143,6 +143,8 @@ class KeyValueNamespaceStructure(Structure):
     nsattr = u8(43)
     nvmsetid = u16(44)
     endgid = u16(46)
+    nguid = raw(48, 16)
+    eui64 = raw(64, 8)
     kvf = table(72, KeyValueFormat, 16)
 
 

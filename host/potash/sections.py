@@ -63,6 +63,8 @@ LEAST_GUEST = 320 * MEBI
 MOST_CPUS = 64
 MODELLED = "modelled"
 TIME_MODES = ("fast", MODELLED)
+ON_FLASH = "flash"
+KV_INDEXES = ("dram", ON_FLASH)
 STEPPED = "stepped"
 CLOCKS = ("host", STEPPED)
 MOST_FACTOR = 1000
@@ -338,6 +340,9 @@ class TimeSection:
     over_provisioning: int | None = key(kinds.SHARE, None, "--over-provisioning",
         "Spare flash of the modelled drive, in percent of its capacity (default: as in the "
         "profile).", guest=True)
+    kv_index: str = key(kinds.choice(KV_INDEXES), "dram", "--kv-index",
+        "Place of the index of a modelled drive's key value namespaces: DRAM, or flash.",
+        page="kv.md#modelled-time", guest=True)
     zone_width: int = key(kinds.count(0, MOST_DIES), 0, "--zone-width",
         "Number of dies of the modelled drive that a zone is on; 0 for all dies.", guest=True)
     zone_slc: int | None = key(kinds.SHARE, None, "--zone-slc",

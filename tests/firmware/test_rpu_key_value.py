@@ -13,6 +13,36 @@ from hypothesis import strategies as st
 
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware.rpu.migration.saved import join, split
+from potash_firmware.rpu.settings import RpuSettings
+from support.key_value import (
+    ABSENT,
+    DELETE,
+    EXIST,
+    EXISTS,
+    FLUSH,
+    FULL,
+    INVALID_FIELD,
+    INVALID_FORMAT,
+    INVALID_NAMESPACE,
+    KEY_SIZE,
+    KV,
+    LIST,
+    LONGEST,
+    MUST_EXIST,
+    MUST_NOT_EXIST,
+    PAGE,
+    RETRIEVE,
+    SHAPES,
+    SIZE,
+    STORE,
+    UNCOMPRESSED,
+    VALUE_SIZE,
+    WRITE_PROTECTED,
+    command,
+    keys,
+    retrieve,
+    store,
+)
 from support.memory import (
     GET_FEATURES,
     MIB,
@@ -26,80 +56,11 @@ from support.memory import (
 from support.migration import load, moved, save
 from support.nvme_host import DATA, Cqe, Host
 
-FLUSH, STORE, RETRIEVE, LIST, DELETE, EXIST = 0, 1, 2, 6, 0x10, 0x14
-KV = 2
-"""The namespace, of command set 1."""
-SIZE, LONGEST = 2 * MIB, 512 << 10
-SHAPES = (NamespaceShape(MIB), NamespaceShape.key_value(SIZE))
-INVALID_FIELD, INVALID_NAMESPACE, INVALID_FORMAT = 0x02, 0x0B, 0x10A
-FULL, VALUE_SIZE, KEY_SIZE, ABSENT, EXISTS = 0x81, 0x85, 0x86, 0x87, 0x89
-WRITE_PROTECTED = 0x20
-MUST_EXIST, MUST_NOT_EXIST, UNCOMPRESSED = 1 << 8, 1 << 9, 1 << 10
-PAGE = 4096
-LISTS = DATA - PAGE
-
 
 @pytest.fixture
 def host() -> Iterator[Host]:
     with powered(None, *SHAPES) as found:
         yield found
-
-
-def command(
-    host: Host,
-    opcode: int,
-    key: bytes,
-    size: int = 0,
-    options: int = 0,
-    *,
-    nsid: int = KV,
-    length: int | None = None,
-    sgl: bool = False,
-) -> Cqe:
-    """A command with the data pointer at DATA: PRPs with a list, or one SGL data block."""
-    words = struct.unpack("<4I", key.ljust(16, b"\0"))
-    prp1, prp2 = DATA, DATA + PAGE
-    if sgl:
-        prp2 = size
-    elif size > 2 * PAGE:
-        pages = range(DATA + PAGE, DATA + size, PAGE)
-        host.put(struct.pack(f"<{len(pages)}Q", *pages), LISTS)
-        prp2 = LISTS
-    kl = len(key) if length is None else length
-    return host.command(
-        host.io[1],
-        opcode,
-        nsid=nsid,
-        prp1=prp1,
-        prp2=prp2,
-        flags=0x40 if sgl else 0,
-        first=words[:2],
-        cdws=(size, options | kl, 0, 0, *words[2:]),
-    )
-
-
-def store(host: Host, key: bytes, value: bytes, options: int = 0, *, sgl: bool = False) -> int:
-    host.put(value)
-    return command(host, STORE, key, len(value), options, sgl=sgl).status
-
-
-def retrieve(host: Host, key: bytes, size: int = LONGEST, *, sgl: bool = False) -> bytes | int:
-    """The value, of which the buffer has the first `size` bytes; or the status."""
-    host.clear(DATA, size + 1)
-    done = command(host, RETRIEVE, key, size, sgl=sgl)
-    return done.status or host.data(min(size, done.dw0))
-
-
-def keys(host: Host, first: bytes = b"", size: int = PAGE) -> list[bytes]:
-    """The keys that List returns (figures 15 and 16)."""
-    host.clear(DATA, size)
-    assert command(host, LIST, first, size).status == 0
-    data, found, at = host.data(size), [], 4
-    for _ in range(int.from_bytes(data[:4], "little")):
-        length = int.from_bytes(data[at : at + 2], "little")
-        found.append(data[at + 2 : at + 2 + length])
-        at += (2 + length + 3) // 4 * 4
-    return found
 
 
 def test_the_namespace_is_identified(host: Host) -> None:
@@ -119,6 +80,14 @@ def test_the_namespace_is_identified(host: Host) -> None:
     entries = struct.unpack_from("<256I", log_page(host, 0x05, 4096, 1), 1024)
     effects = {opcode: entry for opcode, entry in enumerate(entries) if entry}
     assert effects == {FLUSH: 1, STORE: 3, RETRIEVE: 1, LIST: 1, DELETE: 3, EXIST: 1}
+
+
+def test_its_identifiers_are_in_its_structure() -> None:
+    with powered(None, *SHAPES, settings=RpuSettings(nguid=True)) as host:
+        descriptors, page = identify(host, 0x03, KV), identify(host, 0x05, KV, 1)
+        nguid, eui64 = page[48:64], page[64:72]
+        assert any(nguid) and any(eui64)
+        assert b"\2\x10\0\0" + nguid in descriptors and b"\1\x08\0\0" + eui64 in descriptors
 
 
 def test_the_key_is_in_four_dwords_and_its_bytes_count_from_the_lowest(host: Host) -> None:

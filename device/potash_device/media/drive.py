@@ -26,6 +26,7 @@ from potash_device.media.shapes import (
     NamespaceShape,
     blocks_of,
     read_list,
+    stored_of,
     write_list,
 )
 from potash_device.media.sidecar import SIDECAR_SIZE
@@ -495,4 +496,4 @@ class Drive:
 
 def _allocated(shapes: Mapping[int, NamespaceShape]) -> int:
     """Bytes of non-volatile memory that the namespaces have."""
-    return sum(one.size for one in shapes.values() if one.has_blocks or one.has_values)
+    return sum(shape.size for shape in stored_of(shapes).values())

@@ -26,6 +26,11 @@ DEFAULT_SIZE = 1 << 30
 MEMORY_UNIT = 4096
 """Bytes; the size of a memory namespace is a multiple of it."""
 
+FLASH_PAGE = 4096
+"""Bytes of a logical page of a modelled drive."""
+INDEX_ENTRY = 32
+"""Bytes of a key in an index on modelled flash."""
+
 MAX_VALUE = 512 << 10
 """Bytes of a value: as many as one command moves (MDTS)."""
 
@@ -225,6 +230,14 @@ class NamespaceShape(NamedTuple):
         return self.csi == CommandSet.KEY_VALUE
 
     @property
+    def flash_size(self) -> int:
+        """Bytes of pages of a modelled drive: of the blocks, or of values and their index."""
+        if not self.has_values:
+            return self.data_size
+        pages = -(-self.size // FLASH_PAGE)
+        return (pages + -(-pages * INDEX_ENTRY // FLASH_PAGE)) * FLASH_PAGE
+
+    @property
     def description(self) -> str:
         """The namespace with blocks, in the terms in which a user specifies one."""
         if self.zone_size:
@@ -316,6 +329,11 @@ class NamespaceShape(NamedTuple):
 def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:
     """The namespaces that have logical blocks, and therefore a file."""
     return {nsid: shape for nsid, shape in shapes.items() if shape.has_blocks}
+
+
+def stored_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:
+    """The namespaces whose contents are durable."""
+    return {nsid: one for nsid, one in shapes.items() if one.has_blocks or one.has_values}
 
 
 @dataclass

@@ -188,6 +188,13 @@ class ValueStore:
                     break
         return found
 
+    def sizes(self) -> list[tuple[bytes, int]]:
+        """All keys and the sizes of their values, in ascending order of the keys."""
+        with self._used() as connection:
+            return connection.execute(
+                "SELECT key, length(value) FROM pairs ORDER BY key"
+            ).fetchall()
+
     def pairs(self) -> list[tuple[bytes, bytes]]:
         """All keys and values, in ascending order of the keys."""
         with self._used() as connection:

@@ -96,6 +96,7 @@ class Controller:
         times = Times(board, settings, namespaces, apu, clock)
         self.deadlines, self.scheduler = times.deadlines, times.scheduler
         self.timing, self.job_time = times.timing, times.job_time
+        self.value_time = times.value_time
         for zoned in namespaces.zoned:
             zoned.clock = self.deadlines.clock.now
         self.reports = reports = Reports(board, namespaces, self.outstanding, self.timing, clock)
@@ -103,7 +104,7 @@ class Controller:
         self.failures = failures = MediaFailures(clock, reports.media_failed, reports.media_lost)
         if self.timing is not None:
             self.timing.on_unreadable = lambda nsid, offset: failures.unreadable(
-                nsid, offset // namespaces.blocks[nsid].block_size
+                nsid, namespaces.lba_at(nsid, offset)
             )
         self.faults = Faults(
             settings.faults,
@@ -189,6 +190,7 @@ class Controller:
             *reports.parts,
             self.telemetry,
             self.job_time,
+            self.value_time,
             self.placement,
             self.ocp,
             self.power,

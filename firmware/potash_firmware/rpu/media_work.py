@@ -194,9 +194,13 @@ class MediaFailures:
         """A read of namespace `nsid` has failed at `lba`; what its command ends with."""
         return self._failure(Status.UNRECOVERED_READ_ERROR, nsid, error, lba)
 
-    def unreadable(self, nsid: int, lba: int) -> NvmeError:
-        """Modelled flash has too many bit errors to read a block of namespace `nsid`."""
-        return self.reading(nsid, MediaError(errno.EIO, "the flash has too many bit errors"), lba)
+    def unreadable(self, nsid: int, lba: int | None) -> NvmeError:
+        """Modelled flash has too many bit errors to read a block of namespace `nsid`, or a value if
+        there is no `lba`."""
+        error = MediaError(errno.EIO, "the flash has too many bit errors")
+        if lba is None:
+            return self._failure(Status.UNRECOVERED_ERROR, nsid, error, 0)
+        return self.reading(nsid, error, lba)
 
     def writing(
         self, nsid: int, media: Media | ValueStore, error: MediaError, lba: int

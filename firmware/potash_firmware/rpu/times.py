@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from potash_device.units import UnitScheduler
     from potash_firmware.rpu.timing.jobs import JobTime
     from potash_firmware.rpu.timing.modelled import ModelledTime
+    from potash_firmware.rpu.timing.values import ValueTime
 
 
 class Times:
@@ -41,10 +42,13 @@ class Times:
         """The modelled time of the drive."""
         self.job_time: JobTime | None = None
         """The modelled time of jobs and executions."""
+        self.value_time: ValueTime | None = None
+        """The modelled time of key value namespaces."""
         if time is not None:
             # Only here, as it takes NumPy, for which a drive without a model would start later.
             from potash_firmware.rpu.timing.jobs import JobTime
             from potash_firmware.rpu.timing.modelled import ModelledTime
+            from potash_firmware.rpu.timing.values import ValueTime
 
             self.timing = timing = ModelledTime(
                 time,
@@ -54,6 +58,7 @@ class Times:
                 board.trace,
             )
             namespaces.on_change = lambda: timing.place(*namespace_sizes(namespaces))
+            self.value_time = ValueTime(timing, namespaces, index_on_flash=time.index_on_flash)
             self.job_time = JobTime(
                 timing, self.scheduler, apu, settings.compute.units, partial(_scheduler, settings)
             )
@@ -75,11 +80,11 @@ def _scheduler(settings: RpuSettings) -> UnitScheduler:
 
 
 def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:
-    """Bytes of the namespaces with blocks, and the zones of those that have some."""
-    shapes = {nsid: ns.shape for nsid, ns in namespaces.blocks.items()}
+    """Bytes of flash of the durable namespaces, and the zones of those that have some."""
+    shapes = {nsid: ns.shape for nsid, ns in namespaces.stored.items()}
     zones = {
         nsid: ZoneShape(shape.zones, shape.zone_size, shape.zone_capacity)
         for nsid, shape in shapes.items()
         if shape.zones
     }
-    return {nsid: shape.data_size for nsid, shape in shapes.items()}, zones
+    return {nsid: shape.flash_size for nsid, shape in shapes.items()}, zones

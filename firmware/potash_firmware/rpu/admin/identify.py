@@ -103,7 +103,16 @@ def _of_blocks(controller: Controller, namespace: AnyNamespace | None) -> bytes:
         raise NvmeError(
             Status.INVALID_IO_COMMAND_SET, detail=f"namespace {namespace.nsid} has no blocks"
         )
-    structure, identifiers = namespace_structure(namespace), _identifiers(controller, namespace)
+    return _identified(controller, namespace, namespace_structure(namespace))
+
+
+def _identified(
+    controller: Controller,
+    namespace: AnyNamespace,
+    structure: structures.IdentifyNamespace | KeyValueStructure,
+) -> bytes:
+    """A structure with the identifiers of its namespace."""
+    identifiers = _identifiers(controller, namespace)
     structure.nguid = identifiers.get(lists.NamespaceIdType.NGUID, structure.nguid)
     structure.eui64 = identifiers.get(lists.NamespaceIdType.EUI64, structure.eui64)
     return bytes(structure)
@@ -227,7 +236,7 @@ def _of_command_set(
             Status.INVALID_FIELD, detail=f"namespace {nsid} is not of command set {csi.name}"
         )
     if isinstance(namespace, KeyValueNamespace):
-        return bytes(_values_of(namespace))
+        return _identified(controller, namespace, _values_of(namespace))
     if isinstance(namespace, MemoryNamespace):
         return bytes(MemoryStructure(nsze=namespace.size, ncap=namespace.size))
     if isinstance(namespace, Namespace):
@@ -249,7 +258,7 @@ def _zones_of(namespace: ZonedNamespace) -> Structure:
     )
 
 
-def _values_of(namespace: KeyValueNamespace) -> Structure:
+def _values_of(namespace: KeyValueNamespace) -> KeyValueStructure:
     return KeyValueStructure(
         nsze=namespace.size,
         nuse=namespace.media.used,

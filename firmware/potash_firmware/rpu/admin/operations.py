@@ -73,7 +73,7 @@ def format_nvm(controller: Controller, command: Command) -> Steps:
             dword10=command.entry.cdw10,
         )
         if controller.timing is not None:
-            due = controller.timing.erase([n for n in nsids if n in controller.namespaces.blocks])
+            due = controller.timing.erase(nsids)
         return None
 
     yield from controller.operations.command(operation())

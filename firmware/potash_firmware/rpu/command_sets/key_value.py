@@ -6,9 +6,12 @@ and from guest memory.
 Source: NVM Express Key Value Command Set Specification 1.0d, section 3.2.
 """
 
+from __future__ import annotations
+
+import zlib
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nvme_spec.key_value import (
     LIST_HEADER_SIZE,
@@ -24,8 +27,11 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm import read_write
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.flushing import require_not_formatting
-from potash_firmware.rpu.namespaces.key_value import WHOLE, KeyValueNamespace
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.transfer import check_size
+
+if TYPE_CHECKING:  # it takes NumPy
+    from potash_firmware.rpu.timing.values import Charge
 
 T = TypeVar("T")
 
@@ -56,7 +62,20 @@ def store(controller: Controller, command: Command) -> Steps:
         must_exist=fields.must_exist,
         must_not_exist=fields.must_not_exist,
     )
-    stored = yield from _change(controller, namespace, put)
+    if controller.value_time is None:
+        stored = yield from _change(controller, namespace, key, put)
+    else:
+        yield from _turn(namespace, key, writes=True)
+        times = controller.value_time
+        exists = times.exists(namespace, key)
+        if (fields.must_exist and not exists) or (fields.must_not_exist and exists):
+            due = times.read(namespace, key)
+            steps = _change(controller, namespace, key, put)
+            stored = yield from controller.scheduler.not_before(due, steps)
+        else:
+            begun = partial(times.store, namespace, key, fields.size)
+            done = Stored.DONE
+            stored = yield from _timed_change(controller, namespace, key, put, begun, done)
     if stored is Stored.ABSENT:
         raise _absent(key)
     if stored is not Stored.DONE:
@@ -70,7 +89,7 @@ def retrieve(controller: Controller, command: Command) -> Steps:
     namespace, fields, key = _target(controller, command)
     controller.transfer.views(command, fields.size, write=True)  # refused before it is read
     get = partial(namespace.media.retrieve, key, fields.size)
-    found = yield from _work(controller, namespace, get, writes=False)
+    found = yield from _read(controller, namespace, key, get, fields.size)
     if found is None:
         raise _absent(key)
     value, size = found
@@ -83,7 +102,13 @@ def retrieve(controller: Controller, command: Command) -> Steps:
 def delete(controller: Controller, command: Command) -> Steps:
     """Delete a key; whether one that does not exist is an error is a feature's value."""
     namespace, _, key = _target(controller, command)
-    deleted = yield from _change(controller, namespace, partial(namespace.media.delete, key))
+    remove = partial(namespace.media.delete, key)
+    if controller.value_time is None:
+        deleted = yield from _change(controller, namespace, key, remove)
+    else:
+        yield from _turn(namespace, key, writes=True)
+        begun = partial(controller.value_time.delete, namespace, key)
+        deleted = yield from _timed_change(controller, namespace, key, remove, begun, True)
     if not deleted and namespace.absent_is_error:
         raise _absent(key)
     return None
@@ -92,8 +117,7 @@ def delete(controller: Controller, command: Command) -> Steps:
 def exist(controller: Controller, command: Command) -> Steps:
     """Succeed if the key exists."""
     namespace, _, key = _target(controller, command)
-    get = partial(namespace.media.exists, key)
-    if not (yield from _work(controller, namespace, get, writes=False)):
+    if not (yield from _read(controller, namespace, key, partial(namespace.media.exists, key))):
         raise _absent(key)
     return None
 
@@ -107,7 +131,7 @@ def list_keys(controller: Controller, command: Command) -> Steps:
     check_size(fields.size)
     controller.transfer.views(command, fields.size, write=True)
     get = partial(namespace.media.keys, first, fields.size // SHORTEST_LISTED)
-    keys = yield from _work(controller, namespace, get, writes=False)
+    keys = yield from _read(controller, namespace, first, get)
     views = controller.transfer.views(command, fields.size, write=True)
     controller.transfer.scatter(command, views, encode_keys(keys, fields.size))
     return None
@@ -136,7 +160,7 @@ def _absent(key: bytes) -> NvmeError:
 
 
 def _change(
-    controller: Controller, namespace: KeyValueNamespace, change: Callable[[], T]
+    controller: Controller, namespace: KeyValueNamespace, key: bytes, change: Callable[[], T]
 ) -> Generator[Any, Any, T]:
     """Change the store, durably if the host has switched the volatile write cache off."""
 
@@ -146,14 +170,81 @@ def _change(
         return result
 
     made = durably if namespace.write_through else change
-    return (yield from _work(controller, namespace, made, writes=True))
+    return (yield from _work(controller, namespace, key, made, writes=True))
+
+
+def _timed_change(
+    controller: Controller,
+    namespace: KeyValueNamespace,
+    key: bytes,
+    change: Callable[[], T],
+    begun: Callable[[], Charge],
+    done: T,
+) -> Generator[Any, Any, T]:
+    """Change the store, and complete when the modelled drive has; `done` is the result of a change
+    that was made."""
+    assert controller.value_time is not None
+    times, charge = controller.value_time, begun()
+
+    def steps() -> Generator[Any, Any, T]:
+        changed = False
+        try:
+            result = yield from _change(controller, namespace, key, change)
+            changed = result == done
+        except GeneratorExit:  # nobody waits for the change any more, which is made
+            changed = True
+            raise
+        finally:
+            times.end(namespace, key, charge, changed=changed)
+        return result
+
+    return (yield from controller.scheduler.not_before(charge.due, steps()))
+
+
+def _read(
+    controller: Controller,
+    namespace: KeyValueNamespace,
+    key: bytes,
+    get: Callable[[], T],
+    length: int = 0,
+) -> Generator[Any, Any, T]:
+    """Read from the store: a key, and at most so many bytes of its value."""
+    work = _work(controller, namespace, key, get, writes=False)
+    if controller.value_time is None:
+        return (yield from work)
+    yield from _turn(namespace, key, writes=False)
+    try:
+        due = controller.value_time.read(namespace, key, length)
+    except NvmeError as error:  # of which one for unreadable flash says when it is found
+        yield from controller.scheduler.until(getattr(error, "due", None))
+        raise
+    return (yield from controller.scheduler.not_before(due, work))
+
+
+def _turn(namespace: KeyValueNamespace, key: bytes, *, writes: bool) -> Steps:
+    """Wait for commands on the key that came before, which decide what its pages are."""
+    ((first, size),) = _range(namespace, key)
+    while before := namespace.in_flight.in_the_way(first, size, writes=writes):
+        yield before
+    return None
+
+
+def _range(namespace: KeyValueNamespace, key: bytes) -> tuple[tuple[int, int]]:
+    """The range for `BlocksInFlight` of a key."""
+    return ((zlib.crc32(key) % namespace.size, 1),)
 
 
 def _work(
-    controller: Controller, namespace: KeyValueNamespace, call: Callable[[], T], *, writes: bool
+    controller: Controller,
+    namespace: KeyValueNamespace,
+    key: bytes,
+    call: Callable[[], T],
+    *,
+    writes: bool,
 ) -> Generator[Any, Any, T]:
     """Have the media executor call the store. Raises NvmeError."""
-    work = controller.media_work.on_blocks(namespace.in_flight, WHOLE, call, writes=writes)
+    in_flight = namespace.in_flight
+    work = controller.media_work.on_blocks(in_flight, _range(namespace, key), call, writes=writes)
     try:
         yield work
     except MediaError as error:

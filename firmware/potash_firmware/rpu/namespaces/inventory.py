@@ -275,6 +275,11 @@ class Namespaces(Part):
         namespace = self.blocks.get(nsid)
         return namespace.blocks if namespace is not None else 0
 
+    def lba_at(self, nsid: int, offset: int) -> int | None:
+        """The block with a byte of a namespace; None for one without blocks."""
+        namespace = self.blocks.get(nsid)
+        return None if namespace is None else offset // namespace.block_size
+
     def knows_deallocated(self, nsid: int) -> bool:
         """True for a namespace that records its deallocated blocks; False where there is no such
         namespace."""

@@ -4,6 +4,7 @@ Source: NVM Express Key Value Command Set Specification 1.0d, section 2.1.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from nvme_spec.features import FeatureId
@@ -13,9 +14,7 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.values import ValueStore
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
-
-WHOLE = ((0, 1),)
-"""The range for `BlocksInFlight` of a command: SQLite, not the firmware, orders those on a key."""
+from potash_firmware.rpu.namespaces.value_pages import ValuePages
 
 
 @dataclass(eq=False)
@@ -29,9 +28,17 @@ class KeyValueNamespace:
     shape: NamespaceShape
     media: ValueStore
     features: Features
-    in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
+    in_flight: BlocksInFlight = field(default_factory=partial(BlocksInFlight, writes_alone=True))
+    """Work of the media executor; a key has a byte for a range."""
     unformatted: int = 0
     """Per cent of a format that are still to be done."""
+
+    pages: ValuePages | None = None
+    """The pages of modelled flash that values have; None if none has any, or without a model."""
+
+    def erased(self) -> None:
+        """There is no value any more."""
+        self.pages = None
 
     @property
     def size(self) -> int:

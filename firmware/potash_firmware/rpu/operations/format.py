@@ -161,6 +161,7 @@ class Formatting:
             yield namespace.media.erase
         except MediaError as error:
             raise self.failures.values(nsid, namespace.media, error, writes=True) from None
+        namespace.erased()
         yield partial(drive.reshape, nsid, formatted)
         namespace.unformatted = 0
         namespace.in_flight.closed = None

@@ -262,7 +262,7 @@ class Sanitizing(Part):
         values = self.namespaces.values
         yield from self.operations.quiet([*namespaces, *values])
         if self.timing is not None:
-            self.timing.erase(self.namespaces.blocks)
+            self.timing.erase(self.namespaces.stored)
         self.memories.renew()
         yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
@@ -272,6 +272,7 @@ class Sanitizing(Part):
         try:
             for key_value in values:
                 yield key_value.media.erase
+                key_value.erased()
             for each in media:
                 if each.beside is not None:
                     yield partial(each.beside.punch, 0, each.size)

@@ -59,6 +59,8 @@ class TimeSettings:
     """The clock stands still until the host advances it (`rpu.admin.stepping`)."""
     hold: bool = False
     """Commands stop the guest, too, as jobs do (`rpu.timing.holding`)."""
+    index_on_flash: bool = False
+    """The index of keys is on flash, and not in DRAM."""
     keeper: Keeper | None = None
     """Moves the drive's state with a migration; None for a drive that begins empty then."""
     shares: Shares | None = None

@@ -13,14 +13,14 @@ from potash.cli.device.extending import warn_of_policies
 from potash.cli.progress import ticking
 from potash.files import replacing
 from potash.sdk.errors import PotashError
-from potash.sections import MODELLED, STEPPED, TimeSection
+from potash.sections import MODELLED, ON_FLASH, STEPPED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.cores import DEFAULT
 from potash_device.flash.profile import PAGE, ProfileError
 from potash_device.flash.scaling import TooSmallError, ZoneShape, equipped, scaled
 from potash_device.media.drive import Drive as MediaDrive
-from potash_device.media.shapes import blocks_of
+from potash_device.media.shapes import stored_of
 from potash_firmware.apu.process import Forked, fork
 from potash_firmware.extension_registry import Extensions
 from potash_firmware.rpu.settings import ComputeSettings
@@ -106,8 +106,17 @@ def modelled(
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
-    shares = section.bandwidth_shares
-    return TimeSettings(drive, section.factor, cores, held, stepped, section.hold, saving, shares)
+    return TimeSettings(
+        drive,
+        section.factor,
+        cores,
+        held,
+        stepped,
+        section.hold,
+        section.kv_index == ON_FLASH,
+        saving,
+        section.bandwidth_shares,
+    )
 
 
 def preload() -> None:
@@ -218,11 +227,12 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
     from potash import timing
     from potash_firmware.ftl import named
 
-    shapes = blocks_of(media.shapes).values()
+    shapes = stored_of(media.shapes).values()
     zones = [ZoneShape(one.zones, one.zone_size, one.zone_capacity) for one in shapes if one.zones]
     records = sum(one.size - one.data_size for one in shapes if one.zones)
-    pages = sum(-(-one.data_size // PAGE) for one in shapes)
-    capacity = max(pages * PAGE, media.capacity - records)
+    indexes = sum(one.flash_size - one.size for one in shapes if one.has_values)
+    pages = sum(-(-one.flash_size // PAGE) for one in shapes)
+    capacity = max(pages * PAGE, media.capacity - records + indexes)
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
         if more := max(0, streams - profile.streams):

@@ -19,7 +19,7 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
 from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.key_value import WHOLE, KeyValueNamespace
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 
 MOST_AT_ONCE = 4096
@@ -27,9 +27,10 @@ MOST_AT_ONCE = 4096
 
 
 class Copied(NamedTuple):
-    """The result of a step: values and bytes that it has copied, and the key to go on with."""
+    """The result of a step: what it has copied, in how many bytes, and the key to go on with."""
 
-    values: int
+    values: list[tuple[bytes, int]]
+    """Keys, and sizes of their values."""
     size: int
     following: bytes
     full: bool
@@ -54,24 +55,28 @@ def copy_values(controller: Controller, command: Command) -> Steps:
     for source in sources:
         _check(controller, namespace, source)
     rest = namespace.memory.bytes[fields.sdaddr : fields.sdaddr + fields.length]
-    count = 0
+    count, full, fetched = 0, False, 0
     for source in sources:
-        wanted, first = source.count, source.first
-        while wanted:
-            copied = yield from _step(controller, source, first, wanted, rest)
-            count += copied.values
+        left, first = source.count, source.first
+        while left and not full:
+            copied = yield from _step(controller, source, first, left, rest)
+            count += len(copied.values)
             rest = rest[copied.size :]
             controller.statistics.moved += copied.size
-            if copied.full:
-                return count | (fields.length - len(rest)) << 32
+            fetched = max(fetched, _fetched(controller, source.nsid, copied))
+            full = copied.full
             if not copied.values:
                 break
-            wanted, first = wanted - copied.values, copied.following
+            left, first = left - len(copied.values), copied.following
             if command.queue.closed:
                 raise NvmeError(
                     Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
                 )
             controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # deleted?
+    if controller.timing is not None:
+        moved = fields.length - len(rest)
+        due = controller.timing.transfers.memory(moved, after=fetched)
+        yield from controller.scheduler.until(due)
     return count | (fields.length - len(rest)) << 32
 
 
@@ -100,8 +105,9 @@ def _step(
     namespace = controller.namespaces.of_kind(KeyValueNamespace, source.nsid)
     namespace.in_flight.require_open()
     store, plain = namespace.media, bool(source.flags)
+    whole = ((0, namespace.size),)
     job = controller.media_work.on_blocks(
-        namespace.in_flight, WHOLE, lambda: _copy(store, first, most, target, plain), writes=False
+        namespace.in_flight, whole, lambda: _copy(store, first, most, target, plain), writes=False
     )
     try:
         yield job
@@ -112,14 +118,23 @@ def _step(
 
 
 def _copy(store: ValueStore, first: bytes, most: int, target: memoryview, plain: bool) -> Copied:
-    count = size = 0
-    following = first
+    copied: list[tuple[bytes, int]] = []
+    size, following = 0, first
     for key, value in store.pairs_from(first, min(most, MOST_AT_ONCE), min(len(target), AT_ONCE)):
         content = value if plain else values.record(key, value)
         end = size + len(content)
         if end > len(target):
-            return Copied(count, size, key, full=True)
+            return Copied(copied, size, key, full=True)
         target[size:end] = content
-        size, count = end, count + 1
-        following = key + b"\0"
-    return Copied(count, size, following, full=False)
+        size, following = end, key + b"\0"
+        copied.append((key, len(value)))
+    return Copied(copied, size, following, full=False)
+
+
+def _fetched(controller: Controller, nsid: int, copied: Copied) -> int:
+    """The time at which the modelled drive has read values, 0 without a model. Raises NvmeError."""
+    times = controller.value_time
+    if times is None:
+        return 0
+    namespace = controller.namespaces.of_kind(KeyValueNamespace, nsid)
+    return max((times.fetch(namespace, key, size) for key, size in copied.values), default=0)
