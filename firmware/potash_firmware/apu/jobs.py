@@ -260,7 +260,7 @@ class JobRunner:
             COMPUTE.sink("apu.job", fired | states | {"busy": accelerator.busy})
         count_event(accelerator, event)
         if not accelerator.busy:
-            job, self._job = self._job, None
+            job, self._job, self._following = self._job, None, ()
             if job is not None and job.number:
                 self._jobs.send(JobLeft(self._key, job.number))
         return accelerator.state
