@@ -104,7 +104,7 @@ class Played:
             case JobLeft():
                 assert self.unit == message.job, "a job has left twice"
                 self.unit = None
-            case (WriteBack() | JobCounted()) if message.more:
+            case WriteBack() | JobCounted() if message.more:
                 pass
             case ReadCheck() | WriteBack() | JobCounted():
                 self.asked.append(message)

@@ -1,7 +1,8 @@
 """Execute Chain: several executions by one command, with the test in the engine's place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -10,7 +11,8 @@ from csd_spec.chains import ChainRange, ChainStep, StepFlag
 from csd_spec.opcodes import ChainOpcode
 from potash_device.cores import Work
 from potash_firmware.mailbox.messages import Outcome
-from support.compute import COMPUTE, MEMORY, PRP2, SMALL, ComputeHost, compute_host
+from potash_firmware.rpu.compute.runs import RUN_LIMIT
+from support.compute import ACTIVATION, COMPUTE, MEMORY, PRP2, SMALL, ComputeHost, compute_host
 from support.modelled_time import PRICE, SECOND, with_core
 from support.nvme_host import DATA, PAGE, Queue
 
@@ -148,3 +150,125 @@ def test_steps_take_their_modelled_time_one_after_another() -> None:
             host.now = end / SECOND
             host.service()
         assert [one.status for one in host.reap(queue)] == [0]
+
+
+class Mixed:
+    """Chains and single executions on a few units, whose engine ends when the test says so."""
+
+    def __init__(self, random: Random, host: ComputeHost) -> None:
+        self.random, self.host = random, host
+        host.now = 1.0
+        self.others = [host.create_io_queue(qid) for qid in range(1, 4)]
+        self.queue = self.others.pop()
+        self.cids = iter(range(1, 1 << 16))
+        self.steps: dict[int, int] = {}
+        """Steps of each command that has not completed, by its identifier."""
+        self.begun: dict[int, int] = {}
+        """Steps that the engine has been asked for."""
+        self.returned: dict[int, int] = {}
+
+    def submit(self) -> None:
+        if len(self.steps) > 8:
+            return
+        cid, count = next(self.cids), self.random.randint(1, 5)
+        self.steps[cid], self.begun[cid], self.returned[cid] = count, 0, 0
+        flags = [StepFlag(0), StepFlag.PREVIOUS]
+        steps = [
+            ChainStep(at % 2, self.random.choice(flags), 0, cid << 16 | at, (FIRST, SECOND_HALF))
+            for at in range(count)
+        ]
+        begin(self.host, self.queue, chains.encode(steps), cid)
+
+    def end(self) -> None:
+        """Have an execution end, which may have been cancelled."""
+        if not self.host.engine.asked:
+            return
+        asked = self.random.choice(self.host.engine.asked)
+        cid = asked.parameters[1] >> 16
+        outcome = self.random.choice([Outcome.RETURNED] * 8 + [Outcome.FAULTED, Outcome.LOST])
+        if asked.cancelled:
+            outcome = self.random.choice([outcome, Outcome.CANCELLED, Outcome.CANCELLED])
+        work = Work((self.random.randrange(2000),) + (0,) * 7)
+        if outcome in (Outcome.LOST, Outcome.CANCELLED):
+            work = None  # type: ignore[assignment]  # its counts are lost with its worker
+        if cid in self.steps and outcome is Outcome.RETURNED:
+            self.returned[cid] += 1
+        self.host.engine.end(asked, outcome=outcome, work=work)
+
+    def admin(self, opcode: int, dword: int, nsid: int = 0) -> None:
+        cid = next(self.cids)
+        self.host.place(self.host.admin, opcode, cid, nsid=nsid, cdws=(dword,))
+        self.host.ring(self.host.admin)
+        self.host.service()
+
+    def abort(self) -> None:
+        if self.steps:
+            self.admin(0x08, self.random.choice(list(self.steps)) << 16 | self.queue.qid)
+
+    def delete_queue(self) -> None:
+        if self.others:
+            self.admin(0x00, self.queue.qid)
+            self.settle_engine()
+            self.steps.clear()
+            self.queue = self.others.pop()
+
+    def deactivate(self) -> None:
+        """Deactivate a program for a moment, if no step runs it."""
+        self.admin(ACTIVATION, 1, COMPUTE)
+        self.admin(ACTIVATION, 1 | 1 << 16, COMPUTE)
+
+    def advance(self) -> None:
+        self.host.now += self.random.choice([1e-7, 1e-6, 1e-5])
+
+    def settle_engine(self) -> None:
+        for _ in range(10):
+            self.host.engine.end_cancelled()
+            self.host.service()
+
+    def check(self) -> None:
+        self.host.service()
+        for asked in self.host.engine.asked:
+            cid, step = asked.parameters[1] >> 16, asked.parameters[1] & 0xFFFF
+            if step == self.begun[cid]:
+                assert cid in self.steps, "a step has begun after its chain's end"
+                assert self.returned[cid] == step, "a step has not waited for the one before"
+                self.begun[cid] += 1
+            assert step == self.begun[cid] - 1, "a step runs twice, or two run at once"
+        for done in self.host.reap(self.queue):
+            steps = self.steps.pop(done.cid)  # of a command that has not completed
+            assert done.status or self.returned[done.cid] == steps
+        self.host.reap(self.host.admin)
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("is_modelled", [False, True], ids=["plain", "modelled"])
+def test_nothing_is_lost_or_leaked_whatever_happens(seed: int, is_modelled: bool) -> None:
+    random, time = Random(seed), with_core() if is_modelled else None
+    units = random.randint(1, 3)
+    with compute_host(replace(SMALL, units=units), time) as host:
+        mixed = Mixed(random, host)
+        events: list[tuple[Callable[[], None], int]] = [
+            (mixed.submit, 6), (mixed.end, 8), (mixed.abort, 2), (mixed.advance, 8),
+            (mixed.deactivate, 1), (mixed.delete_queue, 1),
+        ]  # fmt: skip
+        actions, weights = zip(*events, strict=True)
+        for action in random.choices(actions, weights, k=80):
+            action()
+            mixed.check()
+        for _ in range(1000):
+            mixed.end()
+            host.now += 1e-3
+            mixed.check()
+        assert not mixed.steps, "a command has no completion"
+        # All places with the engine, and all units, are free: four executions take their turns.
+        began, work = host.now, Work((1000,) + (0,) * 7)
+        for cid in range(RUN_LIMIT):
+            begin(host, mixed.queue, chains.encode(STEPS[:1]), 0x1_0000 - RUN_LIMIT + cid)
+        assert len(host.engine.asked) == RUN_LIMIT
+        for _ in range(RUN_LIMIT):
+            host.engine.end(work=work)
+        host.service()
+        if is_modelled:
+            host.now = began + (-(-RUN_LIMIT // units) * PRICE(work) + 1) / SECOND
+            host.service()
+        assert [done.status for done in host.reap(mixed.queue)] == [0] * RUN_LIMIT
