@@ -30,6 +30,7 @@ class Transfer:
     """A transfer of a flow, `length` ns alone; `over` is called with the time of its end, unless it
     was dropped."""
 
+    bandwidth: "Bandwidth"
     flow: Flow
     length: int
     over: Callable[[int], None]
@@ -37,7 +38,12 @@ class Transfer:
     """In parts of a ns, once it has arrived."""
     end: int | None = field(default=None, init=False)
     dropped: int | None = None
-    """The time at which it is given up, as nobody waits for it any more."""
+    """The time at which it is given up."""
+
+    def drop(self, at: int) -> None:
+        """Give it up at a time, as nobody waits for it any more."""
+        self.dropped = at
+        self.bandwidth.look_ahead()
 
 
 class Bandwidth:
@@ -45,6 +51,8 @@ class Bandwidth:
 
     def __init__(self) -> None:
         self.now = 0
+        self.urgent = 0
+        """Urgent transfers that have yet to end."""
         self._coming: list[tuple[int, int, Transfer]] = []
         """A heap of transfers that have yet to arrive."""
         self._number = 0
@@ -52,6 +60,10 @@ class Bandwidth:
         """The flows that have something to transfer."""
         self._parts = 1
         """The parts of a ns in which it is counted what is left."""
+        self._served: list[tuple[Transfer, int, int]] = []
+        """The transfers that take place; a ns of theirs takes so many ns alone, as a fraction."""
+        self._end: int | None = None
+        """The time at which the first of these ends."""
 
     def __bool__(self) -> bool:
         """True if transfers have yet to end."""
@@ -61,32 +73,25 @@ class Bandwidth:
         self, flow: Flow, length: int, at: int, over: Callable[[int], None] = lambda at: None
     ) -> Transfer:
         """A transfer arrives at a time, or now if that has passed."""
-        transfer = Transfer(flow, length, over)
+        transfer = Transfer(self, flow, length, over)
         self._number += 1
+        self.urgent += flow.urgent
         heappush(self._coming, (max(at, self.now), self._number, transfer))
         return transfer
 
     @property
-    def urgent(self) -> bool:
-        """Some transfer is urgent that has yet to end."""
-        coming = (transfer.flow for _, _, transfer in self._coming)
-        return any(flow.urgent for flow in (*self._present, *coming))
-
-    @property
     def following(self) -> int | None:
         """The time at which the next transfer arrives or ends; None if there is none."""
-        times = [self._end(transfer, share) for transfer, share in self._shares()]
-        if self._coming:
-            times.append(self._coming[0][0])
-        return min(times, default=None)
+        coming = self._coming[0][0] if self._coming else self._end
+        return coming if self._end is None or coming is None else min(self._end, coming)
 
     def go_on(self, to: int) -> None:
         """Go on to a time that is not after `following`, and call `over` of what ends then."""
-        shares = self._shares()
-        ended = [transfer for transfer, share in shares if self._end(transfer, share) <= to]
-        for transfer, (weight, whole) in shares:
-            transfer.left -= (to - self.now) * weight * self._parts // whole
-        self.now = to
+        ended = [served[0] for served in self._served if self._end_of(*served) <= to]
+        if to > self.now:
+            passed, self.now = (to - self.now) * self._parts, to
+            for transfer, weight, whole in self._served:
+                transfer.left -= passed * weight // whole
         for transfer in ended:
             transfers = self._present[transfer.flow]
             transfers.remove(transfer)
@@ -98,35 +103,34 @@ class Bandwidth:
             transfer = heappop(self._coming)[2]
             transfer.left = transfer.length * self._parts
             self._present.setdefault(transfer.flow, deque()).append(transfer)
-        self._refine()
+        self._serve()
         for transfer in ended:
             transfer.end = to
+            self.urgent -= transfer.flow.urgent
             if transfer.dropped is None:
                 transfer.over(to)
 
-    def _shares(self) -> list[tuple[Transfer, tuple[int, int]]]:
-        """The transfers that take place, and their shares: numerator and denominator."""
+    def _serve(self) -> None:
+        """Decide who is served, and have so many parts of a ns that each gets whole ones in it."""
         weights = sum(flow.weight for flow in self._present)
-        found = []
-        for flow, transfers in self._present.items():
-            if flow.in_order:
-                found.append((transfers[0], (flow.weight, weights)))
-            else:
-                share = flow.weight, weights * len(transfers)
-                found += [(transfer, share) for transfer in transfers]
-        return found
-
-    def _refine(self) -> None:
-        """Have so many parts of a ns that each transfer gets whole ones in a ns."""
-        for _, (weight, whole) in self._shares():
+        self._served = [
+            (transfer, flow.weight, weights if flow.in_order else weights * len(transfers))
+            for flow, transfers in self._present.items()
+            for transfer in (transfers if not flow.in_order else (transfers[0],))
+        ]
+        for _, weight, whole in self._served:
             more = whole // gcd(whole, weight * self._parts)
             if more > 1:
                 self._parts *= more
                 for transfers in self._present.values():
                     for transfer in transfers:
                         transfer.left *= more
+        self.look_ahead()
 
-    def _end(self, transfer: Transfer, share: tuple[int, int]) -> int:
-        weight, whole = share
+    def look_ahead(self) -> None:
+        """Find out again which transfer ends first."""
+        self._end = min((self._end_of(*served) for served in self._served), default=None)
+
+    def _end_of(self, transfer: Transfer, weight: int, whole: int) -> int:
         end = self.now + max(0, -(-transfer.left * whole // (weight * self._parts)))
         return end if transfer.dropped is None else min(end, max(self.now, transfer.dropped))

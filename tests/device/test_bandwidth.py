@@ -126,7 +126,8 @@ def test_a_transfer_that_is_given_up_leaves_its_share_to_others() -> None:
     bandwidth, ended = Bandwidth(), list[int]()
     first = bandwidth.begin(Flow(), 100, 0)
     second, third = (bandwidth.begin(Flow(), 100, at, ended.append) for at in (0, 150))
-    second.dropped, third.dropped = 100, 120
+    second.drop(100)
+    third.drop(120)
     while (following := bandwidth.following) is not None:
         bandwidth.go_on(following)
     assert (first.end, second.end, third.end) == (150, 100, 150)

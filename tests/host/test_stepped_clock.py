@@ -29,6 +29,7 @@ from support.bpf import exit_, mov
 from support.extended import written
 
 PAGE = 4096
+READ = int(IoOpcode.READ)
 NOTHING = program(mov(0, 0), exit_)
 
 
@@ -81,10 +82,11 @@ def test_what_the_host_computes_takes_time_and_drives_share_its_clock() -> None:
         assert clock.now < after + 10**6
 
 
-def contention() -> tuple[list[TimedCompletion], int]:
-    """Two jobs that begin together and read from the same flash: when they ended."""
+def contention(reads: int = 0, **options: Any) -> tuple[list[TimedCompletion], int]:
+    """Two jobs that begin together and read from the same flash: when they ended; and so many reads
+    of the host, of which eight are in flight."""
     clock = HostClock()
-    with stepped(clock, accelerators=["1M:4K"] * 2) as device:
+    with stepped(clock, 8, accelerators=["1M:4K"] * 2, **options) as device:
         device.write(0, bytes(2 << 20))
         device.flush()
         accelerators = device.accelerators()
@@ -96,9 +98,16 @@ def contention() -> tuple[list[TimedCompletion], int]:
         before = device.traffic()
         for one in accelerators:
             one.start()
+        pending = [
+            device.submit(IoOpcode.READ, cdw10=8 * page, cdw12=7, data_in_length=8 * PAGE)
+            for page in range(reads)
+        ]
+        for command in pending:
+            command.result()
         assert [one.wait(60).status for one in accelerators] == [StatusId.DONE] * 2
         found = device.traffic(before).completions
-        return [one for one in found if one.kind == CompletionKind.JOB], clock.now
+        kept = [one for one in found if one.kind == CompletionKind.JOB or one.opcode == READ]
+        return sorted(kept, key=lambda one: (one.kind, one.nsid, one.cid, one.arrived)), clock.now
 
 
 def test_jobs_that_begin_together_contend_in_the_same_way_each_time() -> None:
@@ -106,6 +115,12 @@ def test_jobs_that_begin_together_contend_in_the_same_way_each_time() -> None:
     assert jobs[0].arrived == jobs[1].arrived
     assert max(one.completed for one in jobs) == now
     assert contention() == (jobs, now)
+
+
+def test_jobs_and_reads_share_the_link_in_the_same_way_each_time() -> None:
+    found, now = contention(32, bandwidth_shares="host=2,accelerator1=3")
+    assert len(found) == 34
+    assert contention(32, bandwidth_shares="host=2,accelerator1=3") == (found, now)
 
 
 def overlapping(count: int, **options: Any) -> list[list[int]]:

@@ -450,7 +450,7 @@ class JobTime(Part):
             now = self.timing.clock.now()
             timed.pool.drop(timed, now)
             for transfer in timed.transfers:
-                transfer.dropped = now
+                transfer.drop(now)
             self._leave(timed, now)
             self._go_on()
 
@@ -474,11 +474,13 @@ class JobTime(Part):
         tasks = [timed for pool in self._pools.values() for timed in pool.tasks]
         if timeline.blocked and len(tasks) > 1:
             following = min(following or now + POLL_NS, now + POLL_NS)
-        self._timer.cancel()
-        if following is not None:
-            deadlines = self._scheduler.deadlines
-            order = min((timed.order for timed in tasks), default=deadlines.place())
-            self._timer = deadlines.call(max(following, now + 1), self._go_on, order)
+        due = None if following is None else max(following, now + 1)
+        if self._timer.over or due != self._timer.due:
+            self._timer.cancel()
+            if due is not None:
+                deadlines = self._scheduler.deadlines
+                order = min((timed.order for timed in tasks), default=deadlines.place())
+                self._timer = deadlines.call(due, self._go_on, order)
 
     def read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""

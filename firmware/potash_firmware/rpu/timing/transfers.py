@@ -82,7 +82,7 @@ class Crossing:
         """Nobody waits for them any more."""
         self.legs.clear()
         if self._transfer is not None:
-            self._transfer.dropped = self.sharing.clock.now()
+            self._transfer.drop(self.sharing.clock.now())
             self.sharing.go_on()
 
 
