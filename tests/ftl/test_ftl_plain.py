@@ -21,7 +21,7 @@ from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.hooks import Block, Hint, Page
 from potash_firmware.ftl.interface import Ftl, FtlError
-from potash_firmware.ftl.plain import PageMapped
+from potash_firmware.ftl.plain import Frontier, PageMapped
 from potash_firmware.ftl.policies import PolicyError
 from potash_firmware.ftl.requests import FAILED, REQUEST, Op, RequestError
 from support.drive_time import profiles, requests
@@ -317,6 +317,55 @@ def test_a_drive_that_is_too_small_for_its_frontiers_is_refused() -> None:
             kind(SMALL)
     with pytest.raises(RequestError, match="PageMapped has none"):
         PageMapped(SMALL).submit(0, Op.RESET, stream=SMALL.frontiers)
+
+
+class SlcFirst(PageMapped):
+    """The host's pages are in SLC mode until they are relocated."""
+
+    version = 1
+
+    def open_superblock(self, frontier: Frontier) -> None:
+        super().open_superblock(frontier)
+        if frontier.number != self.cold:
+            self.flash.set_slc(frontier.block)
+
+
+def test_superblocks_can_have_a_mode_of_their_own() -> None:
+    profile = replace(
+        SMALL, program_pages=2, pages=8, blocks=30, capacity=20 * 32 * PAGE, slc_program_ns=700,
+        slc_read_ns=300, slc_erase_ns=9000, program_ns=(5000,), bus=Rate(1, 0), link=Rate(1, 0),
+    )  # fmt: skip
+    drive, random = SlcFirst(profile), Random(1)
+    for page in range(17):  # a unit each, of which a superblock has half as many
+        time = 10_000 * page
+        assert drive.submit(time, Op.WRITE, page, 1, fua=True) == time + 1400
+    assert drive.wear.slc == 3 and drive.flash.pages(0) == 16
+    assert drive.submit(10**6, Op.READ, 0, 1) == 10**6 + 300
+    for _ in range(3000):
+        drive.submit(drive.now, Op.WRITE, random.randrange(400), 1)
+    counters = drive.counters
+    native = counters.relocated // 2  # all that is moved
+    assert counters.programs - counters.slc_programs == native > 0
+    assert counters.slc_programs * 2 == counters.host + counters.padding
+    drive.rest()
+    copy = SlcFirst(profile)
+    saved = drive.save()
+    copy.restore(saved)
+    assert copy.wear == drive.wear and copy.wear.slc > 2
+    for page in (1, 7, 300):
+        assert copy.submit(0, Op.READ, page, 1) == drive.submit(0, Op.READ, page, 1)
+    for wrong in (
+        [0, 99],
+        [0.5],
+        [min(copy.free)],
+        [next(iter(set(range(30)) - copy.flash.slc - copy.free))],
+    ):
+        with pytest.raises(ValueError, match="superblocks"):
+            SlcFirst(profile).restore(saved | {"slc": np.array(wrong)})
+    with pytest.raises(FlashError, match="is not erased"):
+        drive.flash.set_slc(int(saved["slc"][0]))
+    with pytest.raises(FlashError, match="no SLC mode"):
+        Flash(SMALL, [0, 1, 2, 3]).set_slc(0)
 
 
 def test_flash_does_not_what_flash_cannot() -> None:

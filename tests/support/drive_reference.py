@@ -9,58 +9,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
-from potash_device.flash.plain import Flash
 from potash_device.flash.profile import ENTRIES, PAGE, Profile
 from potash_firmware.ftl.base import HookError
 from potash_firmware.ftl.hooks import Block, Hint, Page
 from potash_firmware.ftl.plain import Frontier, PageMapped
 from potash_firmware.ftl.policies import Policies, Superblocks
-from potash_firmware.ftl.report import Wear
 from potash_firmware.ftl.requests import WORN, Op
-
-
-class SlcFlash(Flash):
-    """Flash of which some superblocks are in SLC mode: they take the times of another profile."""
-
-    def __init__(self, profile: Profile, order: list[int]) -> None:
-        super().__init__(profile, order)
-        self._native = profile
-        self._slc = replace(
-            profile,
-            read_ns=(profile.slc_read_ns,),
-            short_read_ns=(),
-            program_ns=(profile.slc_unit_ns,),
-            erase_ns=profile.slc_erasure_ns,
-        )
-        self.slc = set[int]()
-        self.slc_programs = 0
-
-    def _for(self, block: int) -> None:
-        self.profile = self._slc if block in self.slc else self._native
-        self._short_read_ns = self.profile.short_read_ns or self.profile.read_ns
-
-    def sense(self, place: int, pages: int, ready: int, host: bool) -> int:
-        self._for(place // self._native.superblock_pages)
-        return super().sense(place, pages, ready, host)
-
-    def program(self, block: int, unit: int, ready: int) -> int:
-        self._for(block)
-        self.slc_programs += block in self.slc
-        return super().program(block, unit, ready)
-
-    def erase(self, block: int, ready: int) -> int:
-        self._for(block)
-        self.slc.discard(block)
-        return super().erase(block, ready)
-
-    @property
-    def counters(self) -> dict[str, int]:
-        return super().counters | {"slc_programs": self.slc_programs}
 
 
 @dataclass
@@ -84,8 +43,6 @@ class Reference(PageMapped):
         self.policies = policies or Policies()
         self.frontiers = profile.frontiers
         super().__init__(profile)
-        self.modes = SlcFlash(profile, self.order())
-        self._have(self.modes)
         self.buffer = Frontier(profile.frontiers + profile.superblocks)
         """The SLC buffer of zones."""
         zones = range(profile.frontiers, self.buffer.number)
@@ -108,15 +65,8 @@ class Reference(PageMapped):
         self.cache: list[CachedPage] = []
         self.hand = 0
 
-    def _have(self, flash: Flash) -> None:
-        self.flash = flash
-
     def order(self) -> list[int]:
         return self.policies.dies(self.profile.channels, self.profile.dies)
-
-    @property
-    def wear(self) -> Wear:
-        return super().wear._replace(slc=len(self.modes.slc))
 
     @property
     def mapped(self) -> int:
@@ -214,12 +164,6 @@ class Reference(PageMapped):
             return self.buffer.number
         self._gather(zone, ready)
         return zone
-
-    def program(self, frontier: Frontier) -> int:
-        done = super().program(frontier)
-        if frontier is self.buffer and frontier.filled == self.profile.slc_pages:
-            self.close(frontier)
-        return done
 
     def _buffers(self) -> list[int]:
         """The superblocks of the buffer."""
@@ -348,7 +292,7 @@ class Reference(PageMapped):
         if frontier is self.buffer:
             super().open_superblock(frontier)
             self.zone[frontier.block] = frontier.number
-            self.modes.slc.add(frontier.block)
+            self.flash.set_slc(frontier.block)
             return
         groups, free = self.profile.groups, self.free
         group = (frontier.number - self.profile.frontiers) % groups

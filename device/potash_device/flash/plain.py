@@ -133,6 +133,10 @@ class Flash:
         self._calendars: list[Calendar] = [*buses, self.link_in, self.link_out, *self.dies]
         self.units = p.superblock_pages // p.unit_pages
         """Program units of a superblock."""
+        self.slc = set[int]()
+        """Superblocks in SLC mode; `set_slc` changes it, and an erase."""
+        self._pages = p.superblock_pages, p.slc_pages
+        self._slc_times = p.slc_read_ns, p.slc_unit_ns, p.slc_erasure_ns
         self.erases = [0] * p.superblocks
         self.erased = [0] * p.superblocks
         """The time at which each superblock is erased."""
@@ -144,7 +148,7 @@ class Flash:
         """Arrival of the request that is served."""
         self.busy = 0
         """The time at which all dies and buses are done."""
-        self.senses = self.programs = self.erasures = self.suspensions = 0
+        self.senses = self.programs = self.erasures = self.suspensions = self.slc_programs = 0
         self.die_ns = self.bus_ns = self.link_ns = 0
         self._bus = [p.bus_command_ns + _duration(p.bus, n) for n in range(p.unit_pages + 1)]
         self._link = [_duration(p.link, n) for n in range(p.row_pages + 1)]
@@ -182,7 +186,7 @@ class Flash:
         die = group[unit % len(group)]
         row = unit // len(group) * p.program_pages + inside // p.row_pages
         times = self._short_read_ns if pages == 1 else p.read_ns
-        duration = times[row % len(times)]
+        duration = self._slc_times[0] if block in self.slc else times[row % len(times)]
         self.senses += 1
         if not host or p.suspend_ns < 0:
             sensed = self._occupy(die, ready, duration)
@@ -198,30 +202,49 @@ class Flash:
             die.reads_done = sensed
         return self._transfer(die, sensed, pages)
 
+    def pages(self, block: int) -> int:
+        """Pages of a superblock in its mode."""
+        return self._pages[block in self.slc]
+
+    def set_slc(self, block: int) -> None:
+        """Have an erased superblock be in SLC mode, or that of `slc_bits`, until its next erase.
+        Raises FlashError."""
+        if self.written[block]:
+            raise FlashError(f"superblock {block} is to be in SLC mode, and is not erased")
+        if not self._pages[1] or self.profile.bits <= self.profile.slc_bits:
+            raise FlashError("the flash has no SLC mode: its cells or blocks are too small")
+        self.slc.add(block)
+
     def program(self, block: int, unit: int, ready: int) -> int:
         """Program the next unit of a superblock, whose data are there at `ready`; the time at which
         it is done. Raises FlashError."""
-        if unit != self.written[block] or unit >= self.units:
+        slc = block in self.slc
+        units = self._pages[1] // self.profile.unit_pages if slc else self.units
+        if unit != self.written[block] or unit >= units:
             raise FlashError(
                 f"unit {unit} of superblock {block} is programmed, but the next is "
-                f"{self.written[block]} of {self.units}"
+                f"{self.written[block]} of {units}"
             )
         group, times = self._groups[block % len(self._groups)], self.profile.program_ns
         row, number = divmod(unit, len(group))
         die, index = group[number], block * self.units + unit
         there = self._transfer(die, ready, self.profile.unit_pages)
         before = self._programmed[index - len(group)] if row else self.erased[block]
-        done = self._occupy(die, max(there, before), times[row % len(times)])
+        duration = self._slc_times[1] if slc else times[row % len(times)]
+        done = self._occupy(die, max(there, before), duration)
         self._programmed[index] = done
         self.written[block] = unit + 1
         self.programs += 1
+        self.slc_programs += slc
         return done
 
     def erase(self, block: int, ready: int) -> int:
         """Erase a superblock, after everything else that its dies do; the time at which it is
-        done."""
+        done. It is in the native mode then."""
+        duration = self._slc_times[2] if block in self.slc else self.profile.erase_ns
+        self.slc.discard(block)
         for die in self._groups[block % len(self._groups)]:
-            end = self._occupy(die, max(ready, die.last), self.profile.erase_ns)
+            end = self._occupy(die, max(ready, die.last), duration)
             self.erased[block] = max(self.erased[block], end)
         first = block * self.units
         self._programmed[first : first + self.units] = array("q", [NEVER]) * self.units
@@ -233,7 +256,7 @@ class Flash:
     @property
     def counters(self) -> dict[str, int]:
         """Counters since the drive was at rest, by their names in `state.COUNTERS`."""
-        own = ("senses", "programs", "suspensions", "die_ns", "bus_ns", "link_ns")
+        own = ("senses", "programs", "suspensions", "die_ns", "bus_ns", "link_ns", "slc_programs")
         counts = {name: getattr(self, name) for name in own} | {"erased": self.erasures}
         return dict.fromkeys(COUNTERS, 0) | counts
 
@@ -248,7 +271,7 @@ class Flash:
             first = block * self.units
             self._programmed[first : first + units] = array("q", [0]) * units
         self.now = self.busy = 0
-        self.senses = self.programs = self.erasures = self.suspensions = 0
+        self.senses = self.programs = self.erasures = self.suspensions = self.slc_programs = 0
         self.die_ns = self.bus_ns = self.link_ns = 0
 
     def _occupy(self, die: Die, ready: int, duration: int) -> int:

@@ -271,7 +271,8 @@ class PythonFtl(ABC):
     def wear(self) -> Wear:
         """The drive's wear for SMART."""
         erases = sum(self.flash.erases)
-        return wear(self.profile, erases, self.good, self.free_superblocks, self.worn)
+        found = wear(self.profile, erases, self.good, self.free_superblocks, self.worn)
+        return found._replace(slc=len(self.flash.slc))
 
     @property
     def spread(self) -> Spread:

@@ -255,7 +255,7 @@ class PageMapped(KeptFtl):
             self.written = max(self.written, done)
             if self.room:
                 heappush(self.programs, (done, waiting))
-        if frontier.filled == self.size:
+        if frontier.filled == self.flash.pages(frontier.block):
             self.close(frontier)
         return done
 

@@ -39,7 +39,8 @@ class KeptFtl(PythonFtl):
     def save(self) -> dict[str, NDArray[Any]]:
         """The arrays by which `restore` has this drive again, at rest; for a class with a
         `version`. A subclass with more state adds arrays of its own."""
-        return {
+        slc = {"slc": np.array(sorted(self.flash.slc), np.int64)} if self.flash.slc else {}
+        return slc | {
             "places": np.array(self.places, np.int64),
             "state": np.array([STATES.index(value) for value in self.state], np.int64),
             "erases": np.array(self.flash.erases, np.int64),
@@ -73,6 +74,7 @@ class KeptFtl(PythonFtl):
         self.worn = self.good < self.least
         self.flash.erases = saved["erases"].tolist()
         self.flash.written = saved["written"].tolist()
+        self.flash.slc = set(saved.get("slc", np.empty(0, np.int64)).tolist())
         for frontier, (block, filled, waiting) in zip(
             self.open, saved["open"].tolist(), strict=True
         ):
@@ -100,10 +102,15 @@ def _check(ftl: KeptFtl, saved: Mapping[str, NDArray[Any]]) -> None:
         or (waiting > filled % unit).any()
     ):
         raise ValueError("the superblocks contradict each other")
+    slc = saved.get("slc", np.empty(0, np.int64))
+    if slc.dtype != np.int64 or not np.isin(slc, np.flatnonzero(state != FREE)).all():
+        raise ValueError("superblocks are in SLC mode that are not in use")
+    sizes = np.full(len(state), size)
+    sizes[slc] = ftl.profile.slc_pages
     full = np.where(state == CLOSED, saved["written"] * unit, 0)
     full[block[opened]] = filled[opened]
     programmed = full // unit
-    if (saved["written"] != programmed).any() or full.max() > size:
+    if (saved["written"] != programmed).any() or (full > sizes).any():
         raise ValueError("superblocks are programmed that were never filled")
     places = saved["places"]
     used = places[places >= 0]
