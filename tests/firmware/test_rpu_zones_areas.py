@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.media.shapes import WriteAreas
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import DriveError, WriteAreas, ZoneLimits
 from support.memory import identify
 from support.nvme_host import Host
 from support.zones import (
@@ -42,6 +43,7 @@ from support.zones import (
     powered,
     read,
     send,
+    shape,
     write,
     zone,
 )
@@ -193,3 +195,31 @@ def test_areas_outlive_a_power_cycle(tmp_path: Path) -> None:
         assert write(host, 0).status == 0
         assert send(host, COMMIT, 3) == 0
         assert zone(host, 0).pointer == 4
+
+
+@pytest.mark.parametrize(
+    ("sound", "broken"),
+    [
+        ("size = 16384", "size = 12288"),
+        ("size = 16384", "size = 1048576"),
+        ("granularity = 8192", "granularity = 0"),
+        ("granularity = 8192", "granularity = 512"),
+        ("max_open = 2", "max_open = 4"),
+        ("max_open = 2", "max_open = 0"),
+        ("max_open = 2", "max_opened = 2"),
+    ],
+)
+def test_the_media_have_the_areas_and_limits(tmp_path: Path, sound: str, broken: str) -> None:
+    described = shape(4, AREAS, ZoneLimits(3, 2, cross_zone_reads=False, reset_after=7))
+    with Drive.open(tmp_path / "drive", (described,)):
+        pass
+    with Drive.open(tmp_path / "drive") as drive:
+        assert drive.shapes == {1: described}
+    for other in (shape(4), shape(4, AREAS), shape(4, limits=described.limits)):
+        with pytest.raises(DriveError, match="areas 16384:8192:2, max_active 3, .*; leave them"):
+            Drive.open(tmp_path / "drive", (other,))
+    listed = tmp_path / "drive.toml"
+    assert sound in listed.read_text()
+    listed.write_text(listed.read_text().replace(sound, broken))
+    with pytest.raises(DriveError, match="does not describe the namespaces"):
+        Drive.open(tmp_path / "drive")

@@ -241,9 +241,16 @@ class NamespaceShape(NamedTuple):
     def description(self) -> str:
         """The namespace with blocks, in the terms in which a user specifies one."""
         if self.zone_size:
+            area, granularity, most = self.areas
+            areas = f", random write areas {area}:{granularity}:{most}" if area else ""
+            limits = [
+                f", {name} {value}"
+                for name, value in self.limits._asdict().items()
+                if value != ZoneLimits._field_defaults[name]
+            ]
             return (
                 f"{self.zones} zones of {self.zone_size} bytes, {self.zone_capacity} of them "
-                f"writable, in blocks of {self.block_size}"
+                f"writable, in blocks of {self.block_size}{areas}{''.join(limits)}"
             )
         metadata = f" and {self.metadata.size} of metadata" if self.metadata.size else ""
         return f"{self.size} bytes in blocks of {self.block_size}{metadata}"
