@@ -22,22 +22,29 @@ if TYPE_CHECKING:  # only a drive with such a namespace needs it
 
 _MEMORY = ":memory:"
 _LOG = "-wal"
-_SUFFIXES = ("", _LOG, "-shm", "-journal")
-"""Files of a database, by what follows its path."""
+_ASIDE = (_LOG, "-shm", "-journal")
+"""Files beside a database, by what follows its path."""
+_NEW = ".new"
+"""Follows the path of a database that is to take its place."""
 
 _CHECKPOINT = 4096
 """Pages of the log after which its contents are copied to the file."""
 
+_TABLES = {
+    "pairs": "CREATE TABLE pairs (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    "used": "CREATE TABLE used (bytes INTEGER NOT NULL)",
+}
 _SET_UP = f"""
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 PRAGMA wal_autocheckpoint = {_CHECKPOINT};
 PRAGMA journal_size_limit = 0;
+"""
+_CREATE = f"""
 BEGIN;
-CREATE TABLE IF NOT EXISTS pairs (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS used (bytes INTEGER NOT NULL);
-INSERT INTO used SELECT 0 WHERE NOT EXISTS (SELECT * FROM used);
+{"; ".join(_TABLES.values())};
+INSERT INTO used VALUES (0);
 COMMIT;
 """
 
@@ -77,7 +84,7 @@ class ValueStore:
         return not (self.read_only or self.protected) and self.lost is None
 
     def open(self) -> None:
-        """Open the store, which exists."""
+        """Open the store, which exists; one in memory is made."""
         try:
             from sqlite3 import Error, connect
         except ImportError:
@@ -85,15 +92,21 @@ class ValueStore:
         try:
             opened = connect(self._name, uri=True, isolation_level=None, check_same_thread=False)
             try:
+                if self.path is None:
+                    opened.executescript(_CREATE)
                 if not self.read_only:
                     opened.executescript(_SET_UP)
-                (self.used,) = opened.execute("SELECT bytes FROM used").fetchone()
+                # A file of another origin could have views and triggers.
+                found = opened.execute("SELECT name, sql FROM sqlite_master").fetchall()
+                ((self.used,),) = opened.execute("SELECT bytes FROM used")
+                if dict(found) != _TABLES or not 0 <= self.used <= self.size:
+                    raise OSError(errno.EINVAL, "it has other contents")
+                if self.path is not None and not self.read_only:
+                    keep_folder(self.path.parent)  # with the name of the log
             except BaseException:
                 opened.close()
                 raise
-            if self.path is not None and not self.read_only:
-                keep_folder(self.path.parent)
-        except (Error, OSError) as error:
+        except (Error, OSError, ValueError, TypeError) as error:
             raise MediaError(
                 getattr(error, "errno", None), f"cannot use the values in {self.path}: {error}"
             ) from None
@@ -226,15 +239,31 @@ class ValueStore:
             raise self.lost from None
 
     def erase(self) -> None:
-        """Begin again without any value, in new files."""
+        """Begin again without any value, in new files, which take the place of those of before."""
         self.close()
         if self.path is not None:
-            remove_values(self.path)
-            try:
-                self.path.touch(0o600)  # SQLite gives its other files the same mode
-            except OSError as error:
-                raise MediaError(error.errno, f"cannot make {self.path}: {error}") from None
+            self._make(self.path)
         self.open()
+
+    def _make(self, path: Path) -> None:
+        from sqlite3 import Error, connect
+
+        new = path.with_name(path.name + _NEW)
+        try:
+            for name in (*(path.name + suffix for suffix in _ASIDE), new.name):
+                path.with_name(name).unlink(missing_ok=True)
+            new.touch(0o600)  # SQLite gives its other files the same mode
+            made = connect(new)
+            try:
+                made.executescript(_CREATE)
+            finally:
+                made.close()
+            new.rename(path)
+            keep_folder(path.parent)
+        except (Error, OSError) as error:
+            raise MediaError(
+                getattr(error, "errno", None), f"cannot make the values in {path}: {error}"
+            ) from None
 
     @contextmanager
     def _used(self) -> Iterator["Connection"]:
@@ -282,7 +311,7 @@ class ValueStore:
 def remove_values(path: Path) -> None:
     """Remove a store, if there is one. Raises MediaError."""
     try:
-        for suffix in _SUFFIXES:
+        for suffix in ("", _NEW, *_ASIDE):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         keep_folder(path.parent)
     except OSError as error:
