@@ -207,7 +207,8 @@ class NvmeError(Exception):
 
     `dnr` is the Do Not Retry bit of the completion; `detail` says for a person what was wrong. The
     error log is given `location`, where in the command it was (`nvme_spec.logs`), and `lba`, the
-    first block that has to do with it; 0 where none has.
+    first block that has to do with it; 0 where none has. `result` is dwords 0 and 1 of the
+    completion.
     """
 
     def __init__(
@@ -218,6 +219,7 @@ class NvmeError(Exception):
         dnr: bool = True,
         location: int | None = None,
         lba: int = 0,
+        result: int = 0,
     ) -> None:
         super().__init__(status, dnr, detail)
         self.status = status
@@ -225,6 +227,7 @@ class NvmeError(Exception):
         self.detail = detail
         self.location = location
         self.lba = lba
+        self.result = result
 
     def __str__(self) -> str:
         return f"{describe(self.status)}: {self.detail}" if self.detail else describe(self.status)

@@ -81,8 +81,9 @@ def test_no_step_begins_after_one_that_fails(
         host.engine.end(value=0)
         host.service()
     host.engine.end(outcome=outcome)
-    ((cid, found, _),) = host.answers(queue)
-    assert (cid, found) == (1, status)
+    host.service()
+    (done,) = host.reap(queue)
+    assert (done.cid, done.status, done.dw0) == (1, status, failing)
     assert not host.engine.asked
     state = host.rpu.controller.compute.of(COMPUTE)
     assert not state.runs.running, "the units are free"

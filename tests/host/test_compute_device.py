@@ -194,7 +194,7 @@ def test_a_chain_ends_with_the_step_that_fails(drive: Drive) -> None:
     ]
     with pytest.raises(CommandFailed) as caught:
         drive.compute.execute_chain(steps)
-    assert caught.value.status == Status.INTERNAL_ERROR
+    assert (caught.value.status, caught.value.result) == (Status.INTERNAL_ERROR, 1)
     assert drive.memory.read(0, 8) == struct.pack("<Q", 1), "the third step has not begun"
     with pytest.raises(InvalidRequest, match="does not fit"):
         drive.compute.execute_chain([ChainStep(FIRST)] * 17)

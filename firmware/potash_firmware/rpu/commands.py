@@ -193,7 +193,7 @@ class Commands:
         if not discovery:
             self.controller.reports.errors.add(command, error)
         self.controller.statistics.errors[error.status] += 1
-        self._complete(command, error.status, error.dnr)
+        self._complete(command, error.status, error.dnr, error.result)
 
     def _complete(
         self, command: Command, status: int = 0, dnr: bool = False, result: int = 0

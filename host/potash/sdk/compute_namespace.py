@@ -245,8 +245,8 @@ class ComputeNamespace(AnyNamespace):
 
         A `csd_spec.chains.ChainStep` has the index of its program, its memory ranges and its
         parameters. Raises CommandFailed with the status of the first one that fails, after which no
-        other runs, and InvalidRequest for steps that cannot be. Only drives of Potash have this
-        command.
+        other runs, and with the number of steps that have ended before it as `result`; and
+        InvalidRequest for steps that cannot be. Only drives of Potash have this command.
         """
         try:
             sent = encode_chain(steps)

@@ -68,13 +68,22 @@ class CommandFailed(PotashError):
 
     `status` is `SCT << 8 | SC`, `dnr` its Do Not Retry bit; `opcode`, `admin` and, of an I/O
     command, the command set `csi` say which command.
-    `log` is the reason in the accelerator's log, if there is one.
+    `log` is the reason in the accelerator's log, if there is one, and `result` is dwords 0 and 1 of
+    the completion.
     """
 
     def __init__(
-        self, admin: bool, opcode: int, status: int, *, dnr: bool = False, csi: int = CommandSet.NVM
+        self,
+        admin: bool,
+        opcode: int,
+        status: int,
+        *,
+        dnr: bool = False,
+        csi: int = CommandSet.NVM,
+        result: int = 0,
     ) -> None:
         super().__init__(admin, opcode, status)
+        self.result = result
         self.csi = csi
         self.admin = admin
         self.opcode = opcode

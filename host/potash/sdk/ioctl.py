@@ -135,6 +135,7 @@ class IoctlTransport:
         )
         number = NVME_IOCTL_ADMIN64_CMD if request.admin else NVME_IOCTL_IO64_CMD
         status = self._call(fd, number, command)
+        (result,) = struct.unpack_from("<Q", command, RESULT_OFFSET)
         if status:
             raise errors.CommandFailed(
                 request.admin,
@@ -142,8 +143,8 @@ class IoctlTransport:
                 status & STATUS_MASK,
                 dnr=bool(status & DNR_BIT),
                 csi=request.csi,
+                result=result,
             )
-        (result,) = struct.unpack_from("<Q", command, RESULT_OFFSET)
         return Completion(result, data.tobytes() if request.data_in_length else b"")
 
     def await_event(self, timeout: float) -> int | None:

@@ -287,15 +287,21 @@ class CommandInFlight:
         request = self.request
         data = self._transport.release(self.slot, request.data_in_length)
         outcome: Completion | errors.PotashError
+        result = 0 if entry is None else entry.dw1 << 32 | entry.dw0
         if entry is None:
             aborted = Status.COMMAND_ABORTED_BY_HOST
             outcome = errors.CommandFailed(request.admin, request.opcode, aborted, csi=request.csi)
         elif entry.status:
             outcome = errors.CommandFailed(
-                request.admin, request.opcode, entry.status, dnr=entry.dnr, csi=request.csi
+                request.admin,
+                request.opcode,
+                entry.status,
+                dnr=entry.dnr,
+                csi=request.csi,
+                result=result,
             )
         else:
-            outcome = Completion(entry.dw1 << 32 | entry.dw0, data)
+            outcome = Completion(result, data)
         self.outcome = self.outcome or outcome
         self.on_end(self)
 

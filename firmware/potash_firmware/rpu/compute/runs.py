@@ -108,7 +108,8 @@ class Runs:
                 value = yield from self._carry_out(run, sets.resolve(ranges), sets)
             except NvmeError as error:
                 detail = f"step {number} of {len(steps)}: {error.detail}"
-                raise NvmeError(error.status, dnr=error.dnr, detail=detail) from None
+                ended = number - 1
+                raise NvmeError(error.status, detail, dnr=error.dnr, result=ended) from None
         return value
 
     def _carry_out(
