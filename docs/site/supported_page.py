@@ -54,6 +54,7 @@ from potash_firmware.rpu.command_sets import COMMANDS, IO_COMMANDS
 from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
 from potash_firmware.rpu.features.table import FEATURES, OCP_FEATURES
+from potash_firmware.rpu.host_memory import ROW as HMB_ROW
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.power import ROWS
 from potash_firmware.rpu.settings import RpuSettings
@@ -62,6 +63,7 @@ IF_ALLOWED = "with `--allow-faults`"
 IF_PLACED = "with `--fdp`"
 IF_CALLED = "with an FTL of an extension"
 IF_OCP = "with `--ocp`"
+IF_HMB = "with `--hmb`"
 IF_POWER = "with `--power-states`"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
@@ -353,12 +355,12 @@ def _name(number: int) -> str:
 
 
 def _features() -> Iterator[Cells]:
-    rows = ROWS | OCP_FEATURES | FEATURES
+    rows = {FeatureId.HOST_MEMORY_BUFFER: HMB_ROW} | ROWS | OCP_FEATURES | FEATURES
     for fid in sorted({*FeatureId, *rows}):
         row = rows.get(fid)
         state = _state(row, Status.INVALID_FIELD)
         if fid not in FEATURES and row is not None:
-            state = IF_OCP if fid in OCP_FEATURES else IF_POWER
+            state = IF_OCP if fid in OCP_FEATURES else IF_POWER if fid in ROWS else IF_HMB
         if row is None:
             yield f"{fid:02X}h", _name(fid), state, NO, NO, NO
             continue

@@ -138,6 +138,10 @@ class DeviceSection:
         "Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
         "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
         page="placement.md", guest=True)
+    hmb: int | None = key(kinds.size(PAGE_SIZE, 4 << 30, PAGE_SIZE), None, "--hmb",
+        "Host memory buffer that a drive with --time modelled prefers, for a profile with a "
+        "mapping_cache: the cache of its mapping is larger by what the host gives (default: none).",
+        page="time.md", guest=True)
     nguid: bool = key(kinds.FLAG, False, "--nguid/--no-nguid",
         "Namespaces have an NGUID and an EUI-64, made from their UUID, beside it.", guest=True)
     power_states: bool = key(kinds.FLAG, False, "--power-states/--no-power-states",

@@ -50,6 +50,7 @@ media = "/srv/drive"
 capacity = "2G"
 read_only = true
 map_doorbells = true
+hmb = "64M"
 nguid = true
 power_states = true
 ocp = true
@@ -132,6 +133,7 @@ def test_every_key_is_read() -> None:
             log_level="debug",
             cmb=CmbSettings(64 << 20, CmbUse.SQS | CmbUse.WDS),
             map_doorbells=True,
+            hmb=64 << 20,
             nguid=True,
             power_states=True,
             ocp=True,
@@ -362,6 +364,7 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "log_level": "debug",
         "cmb": "64M:sqs,wds",
         "map_doorbells": True,
+        "hmb": "64M",
         "nguid": True,
         "power_states": True,
         "ocp": True,

@@ -201,6 +201,10 @@ class CustomFtl:
         """Raises FtlError."""
         raise FtlError("programs fail with the FTL page alone")
 
+    def resize_cache(self, time: int, host: int) -> int:
+        """Raises FtlError."""
+        raise FtlError("only the FTL page has a cache of its mapping")
+
     def free_link(self) -> None:
         """See `Ftl`. Raises FtlError."""
         self._optional("free_link")

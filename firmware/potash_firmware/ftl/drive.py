@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import NEVER, SLC, rest
+from potash_firmware.ftl.frontiers import place
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.native import WORDS
-from potash_firmware.ftl.page import keep, run
+from potash_firmware.ftl.page import keep, make_room, run
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, counters, report, spread, wear
 from potash_firmware.ftl.requests import (
@@ -29,21 +30,25 @@ from potash_firmware.ftl.requests import (
 from potash_firmware.ftl.state import (
     ADMITTED,
     BEGUN,
+    CACHED,
     CHECK,
     CURSOR,
     FAILING,
     FREE,
     GOOD,
+    HAND,
     IS_CLOSED,
     LOADED,
     MOVED,
     QUEUED,
     STEP,
     TARGET,
+    TRANSLATION,
     UNREADABLE,
     VICTIM,
     WORN_OUT,
     WRITTEN,
+    new_cache,
     new_state,
 )
 
@@ -292,6 +297,30 @@ class Drive:
     def become(self, other: "Drive") -> None:
         """Have the state of another drive, of the same profile."""
         self.state, self._words = other.state, None
+
+    def resize_cache(self, time: int, host: int) -> int:
+        """See `Ftl`."""
+        profile, s, r = self.profile, self.state, self.state.registers
+        if not profile.mapping_cache:
+            raise FtlError("the drive has its whole mapping in memory")
+        s.flash.now[0] = end = time
+        for number, _, dirty, _ in s.cached[: r[CACHED]].tolist():
+            victims = 0
+            while dirty and not make_room(s, time, profile.streams):
+                try:
+                    self._choose(victims)
+                except PolicyError as error:
+                    self.fall_back(error)
+                victims += 1
+            if dirty and not self.worn:
+                page = profile.logical_pages + number
+                end = max(end, int(place(s, profile.streams, page, time)))
+                s.counters[TRANSLATION] += 1
+        cached = new_cache(profile, profile.mapping_cache + host)
+        self.state, self._words = s._replace(cached=cached), None
+        s.cached_at[:] = -1
+        r[[CACHED, HAND]] = 0
+        return end
 
     def free_link(self) -> None:
         """See `Ftl`."""

@@ -157,6 +157,11 @@ class Ftl(Protocol):
         """Have so many of the next programs fail, by each of which a superblock grows bad. Raises
         FtlError where that is not modelled."""
 
+    def resize_cache(self, time: int, host: int) -> int:
+        """Have the cache of the mapping use so many bytes of the host's memory beside its own, and
+        begin empty. Returns the time at which what it had is on flash. Raises FtlError where there
+        is no such cache."""
+
     def free_link(self) -> None:
         """Have the link be free for the next request: its user knows what else it transfers."""
 

@@ -112,6 +112,12 @@ class DriveState(NamedTuple):
     """Pages of each stream: written by the host, relocated, and padding."""
 
 
+def new_cache(profile: Profile, size: int) -> Any:
+    """An empty cache of the mapping of so many bytes; one entry, if the mapping is in memory."""
+    entries = min(max(1, size // PAGE), max(1, profile.translation_pages))
+    return np.full((entries, 4), -1, np.int64)
+
+
 def new_state(profile: Profile, order: list[int]) -> DriveState:
     """An empty drive."""
 
@@ -124,7 +130,6 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
     numbers = [int(getattr(p, name)) for name in SETTINGS]
     heap = p.buffer_bytes // PAGE // p.unit_pages + frontiers + 2 if p.buffer_bytes else 1
     heap += p.superblock_pages // p.unit_pages * slc
-    cache = min(max(1, p.mapping_cache // PAGE), p.translation_pages) if p.mapping_cache else 1
     registers = array(REGISTERS)
     registers[[FREE, GOOD]] = p.superblocks
     registers[[VICTIM, MOVED, UNREADABLE]] = -1
@@ -147,7 +152,7 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         staged_count=array(p.superblocks if slc else 1),
         cores=array(max(1, p.cores)),
         programs=array(heap),
-        cached=array(cache, 4, value=-1),
+        cached=new_cache(p, p.mapping_cache),
         cached_at=array(max(1, p.translation_pages), value=-1),
         read_cached=array(max(1, p.cached_pages), 4, value=-1),
         read_cached_at=array(p.logical_pages if p.cached_pages else 1, value=-1),

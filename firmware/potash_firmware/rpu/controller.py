@@ -17,6 +17,7 @@ from nvme_spec.logs import CommandEffectsLog, NoticeEvent
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
+from potash_device.controller.dma import PAGE_SIZE
 from potash_device.saved import limited
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLink
@@ -131,6 +132,12 @@ class Controller:
             from potash_firmware.rpu.power import PowerStates
 
             self.power = PowerStates(self.timing, self.features, self.deadlines)
+        self.host_memory: HostMemory | None = None
+        if settings.host_memory and self.timing is not None:
+            from potash_firmware.rpu.host_memory import HostMemory
+
+            pages = settings.host_memory // PAGE_SIZE
+            self.host_memory = HostMemory(pages, self.timing, self.features)
         scheduler, job_time = self.scheduler, self.job_time
         self.compute = Compute(
             settings.compute,
@@ -194,6 +201,7 @@ class Controller:
             self.placement,
             self.ocp,
             self.power,
+            self.host_memory,
             self.upcalls,
             states,
             self.keep_alive,

@@ -69,6 +69,8 @@ class RpuSettings:
     """A host may inject faults, and clear them."""
     placement: PlacementSettings | None = None
     """The settings of a drive with flexible data placement."""
+    host_memory: int = 0
+    """Bytes of host memory that the cache of the modelled drive's mapping would use."""
     nguid: bool = False
     """Namespaces have an NGUID and an EUI-64 beside their UUID."""
     power_states: bool = False

@@ -13,7 +13,7 @@ from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.admin import placement
+from potash_firmware.rpu.admin import host_memory, placement
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature
@@ -39,6 +39,8 @@ def set_features(controller: Controller, command: Command) -> Steps:
         )
     if feature.placement:
         return (yield from placement.set_feature(controller, command))
+    if fields.fid == FeatureId.HOST_MEMORY_BUFFER:
+        return (yield from host_memory.set_feature(controller, command))
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
         for chosen in nsids:  # a format that could not write would leave nothing that can be used

@@ -11,6 +11,7 @@ from nvme_spec.ranges import CopyFormat
 from nvme_spec.registers import VERSION_2_0
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
+from potash_firmware.rpu.admin.host_memory import MOST_DESCRIPTORS
 from potash_firmware.rpu.command_sets.nvm.limits import CONTROLLER_FIELDS
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features import table
@@ -103,6 +104,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
             capabilities.Ctratt.ENDURANCE_GROUPS | capabilities.Ctratt.FLEXIBLE_DATA_PLACEMENT
         )
         says.endgidmax = GROUP
+    if controller.host_memory is not None:
+        says.hmpre, says.hmmin, says.hmmaxd = controller.host_memory.pages, 1, MOST_DESCRIPTORS
     if controller.power is not None:
         from potash_firmware.rpu.power import STATES
 

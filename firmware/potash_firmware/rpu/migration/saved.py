@@ -283,6 +283,9 @@ class Loadable:
         controller.persistence.states.load(self.states)
         if controller.timing is not None:
             controller.timing.load(self.time, *namespace_sizes(controller.namespaces))
+        for part in (controller.ocp, controller.power, controller.host_memory):
+            if part is not None:  # as the features say that have been loaded
+                part.configure()
 
 
 def memory_size(controller: Controller) -> int:

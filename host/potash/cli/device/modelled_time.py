@@ -139,6 +139,16 @@ def _prepare(drive: Ftl) -> None:
         drive.prepare()
 
 
+def require_cache(drive: Ftl) -> None:
+    """Raises PotashError for a drive without a cache of its mapping."""
+    from potash_firmware.ftl.interface import FtlError
+
+    try:
+        drive.resize_cache(drive.now, 0)
+    except FtlError as error:
+        raise PotashError(f"--hmb: {error}; choose a --drive with a mapping_cache") from None
+
+
 def require_scheduler(section: TimeSection, settings: RpuSettings) -> None:
     """Raises PotashError where a drive has not the scheduler of its compute units, or no time that
     units could share out."""

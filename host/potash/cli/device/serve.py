@@ -20,7 +20,13 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError
 from potash import configuration, options
 from potash.cli.device.extending import loaded
-from potash.cli.device.modelled_time import keep, modelled, require_scheduler, standing
+from potash.cli.device.modelled_time import (
+    keep,
+    modelled,
+    require_cache,
+    require_scheduler,
+    standing,
+)
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import about
@@ -150,9 +156,11 @@ def _serve(config: configuration.Configuration, settings: DeviceSettings, path: 
                 time = modelled(config.time, planned, section.fdp, settings.rpu.extensions)
         drive = stack.enter_context(_drive(config, locked=not section.incoming))
         time = time or modelled(config.time, drive, section.fdp, settings.rpu.extensions)
-        for name in ("power-states", "ocp"):
-            if getattr(settings.rpu, name.replace("-", "_")) and time is None:
+        for name in ("hmb", "power-states", "ocp"):
+            if getattr(section, name.replace("-", "_")) and time is None:
                 raise PotashError(f"--{name} is for modelled time; add --time modelled")
+        if section.hmb and time is not None:
+            require_cache(time.drive)
         settings = replace(settings, rpu=replace(settings.rpu, time=time))
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:
@@ -222,6 +230,7 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
             compute=config.described_compute,
             copy_formats_enabled=config.memory.copy_formats,
             placement=section.fdp,
+            host_memory=section.hmb or 0,
             nguid=section.nguid,
             append_limit=parse_size(section.append_limit or "0"),
             power_states=section.power_states,
