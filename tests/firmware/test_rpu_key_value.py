@@ -169,6 +169,20 @@ def test_delete_of_an_absent_key_is_an_error_if_the_feature_says_so(host: Host) 
         assert plain.command(plain.admin, GET_FEATURES, nsid=1, cdws=(0x20,)).status == 2
 
 
+def test_the_feature_outlives_a_power_cycle_but_not_its_namespace(tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    with powered(tmp_path / "drive", *SHAPES) as host:
+        assert host.command(host.admin, SET_FEATURES, nsid=KV, cdws=(0x20, 1)).status == 0
+    with powered(tmp_path / "drive") as host:
+        assert command(host, DELETE, b"k").status == ABSENT
+        assert host.command(host.admin, 0x0D, nsid=KV, cdws=(1,)).status == 0
+        host.put(struct.pack("<Q", MIB).ljust(4096, b"\0"))
+        assert host.command(host.admin, 0x0D, cdws=(0, 1 << 24)).dw0 == KV
+        host.put(struct.pack("<HH", 1, 0).ljust(4096, b"\0"))
+        assert host.command(host.admin, 0x15, nsid=KV).status == 0
+        assert command(host, DELETE, b"k").status == 0
+
+
 def test_keys_are_listed_in_order_from_a_key_on(host: Host) -> None:
     assert keys(host) == []
     stored = [b"\0", b"\0\0", b"a", b"aa", b"b" * 16, b"c" * 3, b"\xff"]

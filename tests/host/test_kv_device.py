@@ -179,6 +179,27 @@ class Writer:
         assert values.used == sum(len(key) + len(value) for key, value in values.items())
 
 
+def test_faults_have_the_names_of_commands(tmp_path: Path) -> None:
+    faults = ("--fault", "io retrieve status=UNRECOVERED_ERROR nsid=2 count=1", "--fault")
+    options = (
+        "--size",
+        "1M",
+        "--kv-namespace",
+        "1M",
+        *faults,
+        "io exist status=FORMAT_IN_PROGRESS",
+    )
+    with device_process(tmp_path / "s", *options), sdk.open(f"vfio-user:{tmp_path / 's'}") as drive:
+        drive.read(0, 1)
+        values = drive.kv_namespace()
+        values[b"k"] = b"value"
+        with pytest.raises(CommandFailed, match="Retrieve failed: Unrecovered Error"):
+            values.get(b"k")
+        assert values[b"k"] == b"value"
+        with pytest.raises(CommandFailed, match="Exist failed: Format In Progress"):
+            assert b"k" in values
+
+
 def test_a_program_filters_values_in_the_drive(tmp_path: Path) -> None:
     options = ["--size", "1M", "--kv-namespace", "64M", "--memory-namespace", "1M"]
     with device_process(tmp_path / "S", *options, "--compute-namespace"):

@@ -8,7 +8,7 @@ once the log is flushed. Deleted values may remain in free pages of the file and
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from threading import Lock
@@ -137,8 +137,11 @@ class ValueStore:
         """Close the store; its log becomes part of the file."""
         with self._lock:
             if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+                from sqlite3 import Error
+
+                opened, self._connection = self._connection, None
+                with suppress(Error):  # what is in the log stays there
+                    opened.close()
 
     def store(
         self, key: bytes, value: bytes | memoryview, *, must_exist: bool, must_not_exist: bool

@@ -48,6 +48,7 @@ from csd_spec.faults import (
     decode_faults,
 )
 from csd_spec.opcodes import DWORD_SIZE, FaultOpcode
+from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.status import Status
 from potash.sdk.commands import Commands, encoded
 from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
@@ -57,7 +58,7 @@ __all__ = ["Fault", "add", "clear", "describe", "listed", "parse", "read_table"]
 _LIST_SIZE = FAULT_LIST_HEADER_SIZE + MOST_FAULTS * FAULT_SIZE
 
 _OPCODES: dict[str, tuple[type[IntEnum], ...]] = {
-    "io": (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode),
+    "io": (nvme_spec.opcodes.IoOpcode, csd_spec.opcodes.IoOpcode, KeyValueOpcode),
     "admin": (nvme_spec.opcodes.AdminOpcode, csd_spec.opcodes.AdminOpcode),
 }
 _ACCESSES = {
