@@ -20,6 +20,7 @@ from potash_firmware.ftl.interface import Held
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 from potash_firmware.rpu.timing.report import timing_log
+from support.drive_time import problems
 from support.modelled_time import flash_of, timing_of
 from support.modelled_time import modelled as modelled_drive
 from support.nvme_host import DATA, Host
@@ -224,6 +225,18 @@ def test_small_writes_of_zones_gather_in_slc(tmp_path: Path) -> None:
             assert (model.state.staged == -1).all()
             log = timing_log(timing_of(host))
             assert (log.slc, log.folded) == (0, 2)
+    # The device was killed: its zones are newer than the stored state, which has their pages in the
+    # buffer.
+    with Drive.open(path) as drive:
+        for host in host_of(drive, section):
+            model = flash_of(timing_of(host))
+            assert (model.state.places == places).all()
+            for zone in range(1, ZONES):
+                took(host, WRITE, zone * BLOCKS, 0)
+                took(host, READ, zone * BLOCKS, 0)
+            took(host, 0x79, 0, 0, RESET)
+            assert problems(profile, model.state) == []
+            assert (model.state.places >= 0).sum() == ZONES - 1
 
 
 def test_an_slc_buffer_without_zones_is_said_to_be_none(caplog: pytest.LogCaptureFixture) -> None:
