@@ -197,7 +197,7 @@ def test_random_drives_lose_nothing_as_programs_fail(
         "blocks": profile.blocks + 4,
         "read_cache": seed % 4 * PAGE,
     }
-    copies = seed % 2 == 0 and not profile.isolated and profile.groups == 1
+    copies = seed % 2 == 0 and not (profile.isolated or profile.zone_slc) and profile.groups == 1
     profile = replace(profile, program_failures=rate, copy_back=copies, **changes)
     drive, asked = Drive(profile, policies(seed)), requests(profile, 400, seed)
     try:
