@@ -21,6 +21,10 @@ COMPUTE = 3
 EMPTY = "int prog(void)\n{\n\treturn 0;\n}\n"
 INDEX = 15
 """The program index that it has, behind those of the device-defined programs."""
+WORKERS = 4
+"""The executions that a compute namespace runs at once."""
+WARM_UP = 1.0
+"""Seconds in which each worker gets ready."""
 RANGES = (Bytes(MEMORY, 0, PAGE), Bytes(MEMORY, PAGE, PAGE))
 
 
@@ -62,6 +66,8 @@ def measure(
         for index, load in enumerate(chosen):
             generator.fill(1, _execution(rsid if load.ranges else 0))
             generator.run_singly(0)  # the first one has the program compiled
+            if not index:
+                generator.warm_up(WORKERS, WARM_UP)
             runs = []
             for repetition in range(times):
                 progress(load.name, (index + repetition / times) / len(chosen))

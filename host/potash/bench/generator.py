@@ -192,6 +192,15 @@ class Generator:
             self._drain(queue, depth)
         return LoadResult(total / elapsed, self._cost(before, total))
 
+    def warm_up(self, depth: int, seconds: float) -> None:
+        """Run bursts of commands, each to its end, so that all processes of the device are ready.
+
+        The first command of a process may take so long that its identifier would come up again.
+        """
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            self.run(depth, 0)
+
     def run_singly(self, seconds: float) -> LoadResult:
         """Give one command after the other, at least one; each is timed."""
         before = family_time(self._pid)
