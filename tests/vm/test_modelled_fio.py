@@ -25,6 +25,7 @@ from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from potash_device.flash.profile import PAGE
 from potash_device.flash.scaling import scaled
+from support.compute_programs import program
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,28 @@ class SlowSteps(PageMapped):
         return super().read(ready, pages)
 """
 """A translation layer of which one step in ten takes 100 ms."""
+LINK = 5_000_000
+"""Bytes a second of a link that is slower than the guest."""
+BESIDE_A_JOB = """
+import json, subprocess, sys
+import potash.sdk
+
+drive, *command = sys.argv[1:]
+pages = (48 << 20) // 4096
+with potash.sdk.open(drive) as device:
+    accelerator = device.accelerator()
+    accelerator.enable()
+    with open("/tmp/nothing.o", "rb") as file:
+        accelerator.send_firmware(file.read())
+    accelerator.use_local_input(0, pages)
+    accelerator.select(0)
+    accelerator.start()
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    read = found["jobs"][0]["read"]
+    status = accelerator.wait(60)
+    print(json.dumps([read["io_bytes"], read["runtime"] / 1000, status.modelled / 1e9]))
+"""
+"""Reads while a job reads 48 MiB: their bytes, for how many seconds, and how long the job took."""
 ROUNDS = 6
 REQUESTS = 20_000
 
@@ -103,10 +126,15 @@ class Latencies(NamedTuple):
     p95: int
 
 
+def name_of(guest: Guest, serial: object) -> str:
+    """The name of a drive in the guest."""
+    found = guest.capture(["sh", "-c", f"grep -lw {serial} /sys/class/nvme/*/serial"])
+    return found.stdout.decode().split("/")[4]
+
+
 def fio(guest: Guest, serial: object, depth: int, seconds: int) -> Latencies:
     """Random reads of 4 KiB."""
-    found = guest.capture(["sh", "-c", f"grep -lw {serial} /sys/class/nvme/*/serial"])
-    drive = found.stdout.decode().split("/")[4]
+    drive = name_of(guest, serial)
     done = guest.capture(
         [
             *("fio", "--name=reads", f"--filename=/dev/{drive}n1", "--rw=randread", "--bs=4k"),
@@ -175,6 +203,34 @@ def test_slow_media_do_not_show_in_a_guest_that_is_stopped_for_them(
         if slow <= 1.2 * quick:
             return
     raise AssertionError(f"{slow} ns, and {quick} with quick media")
+
+
+def test_fio_and_a_job_have_their_shares_of_the_link(images: GuestImages, tmp_path: Path) -> None:
+    profile = tmp_path / "slow.toml"
+    profile.write_text(f"base = 'tlc'\nlink = [{LINK // 10**6}, 1000]\n")
+    shares = {"equal": (1, 1), "host": (3, 1), "jobs": (1, 3)}
+    drives = []
+    for serial, (host, jobs) in shares.items():
+        words = ["--size", str(SIZE), "--time", "modelled", "--drive", str(profile), "--serial"]
+        words += [serial, "--bandwidth-shares", f"host={host},jobs={jobs}"]
+        drives.append(parse([*words, "--accelerator", "64M:4K"]))
+    with (
+        serving_guest(drives) as (sockets, monitors),
+        Guest(images, sockets[0], more=sockets[1:], monitors=monitors) as guest,
+    ):
+        assert guest.run(["sh", "-c", "cat > /tmp/nothing.o"], program("r0 = 0\nexit")) == 0
+        for serial, (host, jobs) in shares.items():
+            drive = f"/dev/{name_of(guest, serial)}n1"
+            command = ["fio", "--name=reads", f"--filename={drive}", "--rw=read", "--bs=16k"]
+            command += ["--direct=1", "--ioengine=libaio", "--iodepth=32", "--runtime=6"]
+            python = ["python3", "-s", "-c", BESIDE_A_JOB, drive, *command, "--time_based"]
+            done = guest.capture([*python, "--output-format=json"], timeout=120.0)
+            assert done.code == 0, done
+            sent, seconds, took = json.loads(done.stdout)
+            share = host / (host + jobs)
+            assert sent / seconds == pytest.approx(share * LINK, rel=0.03), serial
+            # What the host has sent, the job could not.
+            assert took == pytest.approx(((48 << 20) + sent) / LINK, rel=0.03), serial
 
 
 def test_long_steps_do_not_show_in_a_guest_that_is_stopped_for_them(
