@@ -5,13 +5,16 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import potash.sdk
+from csd_spec import chains
 from csd_spec.chains import ChainRange, ChainStep, StepFlag
+from csd_spec.opcodes import ChainOpcode
 from nvme_spec.commands import Abort
 from nvme_spec.computational import Execute
 from nvme_spec.opcodes import AdminOpcode
@@ -202,6 +205,50 @@ def test_a_chain_ends_with_the_step_that_fails(drive: Drive) -> None:
     drive.works()
 
 
+def kill_workers(drive: Drive) -> None:
+    for pid in descendants(drive.pid):
+        with suppress(ProcessLookupError):
+            if name(pid) == "potash-engine":
+                os.kill(pid, signal.SIGKILL)
+
+
+def abort(drive: Drive) -> None:
+    queue = drive.device.transport.controller._queues[1]  # type: ignore[attr-defined]  # its identifiers
+    (cid,) = queue.in_flight
+    request = Request(True, AdminOpcode.ABORT, cdws=Abort(1, cid).encode())
+    assert drive.device.transport.submit(request, 30.0).result().result == 0
+
+
+@pytest.mark.parametrize("ended", range(3))
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [(kill_workers, Status.INTERNAL_ERROR), (abort, Status.ABORT_REQUESTED)],
+)
+def test_a_chain_ends_with_the_step_that_is_ended(
+    drive: Drive, end: Callable[[Drive], None], status: Status, ended: int
+) -> None:
+    drive.load(ENDLESS)
+    drive.memory.fill(0, PAGE)
+    drive.compute.activate(DeviceProgram.FILL)
+    area = ChainRange(MEMORY, PAGE, 0)
+    steps = [ChainStep(DeviceProgram.FILL, 0, 8, 2, (ChainRange(MEMORY, PAGE, PAGE),))] * 3
+    steps[ended] = ChainStep(FIRST, ranges=(area,))
+    data = chains.encode(steps)
+    request = Request(
+        False, ChainOpcode.EXECUTE_CHAIN, COMPUTE, (len(data) // 4, 0, 0, 0, 0, 0), data_out=data
+    )
+    pending = drive.device.transport.submit(request, 60.0)
+    drive.await_begun()
+    end(drive)
+    with pytest.raises(CommandFailed) as caught:
+        pending.result()
+    assert (caught.value.status, caught.value.dnr) == (status, False)
+    assert caught.value.result == ended
+    steps[ended] = steps[ended - 1]
+    drive.compute.execute_chain(steps)
+    drive.unload(FIRST)
+
+
 def test_two_executions_run_at_once(drive: Drive) -> None:
     drive.load(MEETING)
     first = drive.begin()
@@ -217,10 +264,7 @@ def test_a_running_program_is_aborted(drive: Drive) -> None:
     drive.load(ENDLESS)
     pending = drive.begin()
     drive.await_begun()
-    queue = drive.device.transport.controller._queues[1]  # type: ignore[attr-defined]  # its identifiers
-    (cid,) = queue.in_flight
-    request = Request(True, AdminOpcode.ABORT, cdws=Abort(1, cid).encode())
-    assert drive.device.transport.submit(request, 30.0).result().result == 0
+    abort(drive)
     assert status_of(pending) == (Status.ABORT_REQUESTED, False)
     drive.works()
     drive.unload(FIRST)
