@@ -91,7 +91,7 @@ def _state(source: TelemetrySource) -> dict[str, object]:
                 "lost": namespace.media.lost is not None,
                 "commands_in_flight": namespace.in_flight.busy,
             }
-            for nsid, namespace in source.namespaces.attached_blocks.items()
+            for nsid, namespace in source.namespaces.attached_stored.items()
         },
     }  # fmt: skip
 

@@ -189,6 +189,11 @@ class Namespaces(Part):
         return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, StoredNamespace)}
 
     @property
+    def attached_stored(self) -> dict[int, StoredNamespace]:
+        """Attached namespaces whose contents are durable."""
+        return {nsid: ns for nsid, ns in self.stored.items() if nsid in self.attached}
+
+    @property
     def attached_blocks(self) -> dict[int, Namespace]:
         """Attached namespaces with logical blocks."""
         return {nsid: ns for nsid, ns in self.attached.items() if isinstance(ns, Namespace)}

@@ -32,11 +32,7 @@ from potash_firmware.rpu.scheduler import Wait
 def flush(controller: Controller, command: Command) -> Steps:
     """Complete when all that was acknowledged before is on stable storage."""
     if command.entry.nsid == BROADCAST_NSID:
-        attached = controller.namespaces.attached
-        return flush_all(
-            controller,
-            [ns for nsid, ns in controller.namespaces.stored.items() if nsid in attached],
-        )
+        return flush_all(controller, list(controller.namespaces.attached_stored.values()))
     namespace = controller.namespaces.of_kind(Namespace, command.entry.nsid)
     require_not_formatting(namespace)
     return flush_all(controller, [namespace])
