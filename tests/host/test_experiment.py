@@ -379,6 +379,22 @@ def test_the_page_s_clock_passes_with_commands_and_what_the_host_computes() -> N
     assert int(said.split()[0]) > 5000 and said.endswith(" ns\n")
 
 
+def test_a_worker_that_is_terminated_in_a_point_ends() -> None:
+    source = "import signal\ndef wait(point): signal.raise_signal(signal.SIGTERM)"
+    task = ("{'drives': 0}", "{'time': 'fast'}", "('wait',)", "''", "'mine.py'", repr(source), "{}")
+    script = f"""
+from potash.experiment.plan import Task
+from potash.experiment.runs import carry_out
+try:
+    carry_out(Task(0, 0, 0, {", ".join(task)}))
+except BaseException:
+    print("goes on, as a worker of concurrent.futures does")
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, b"", b"")
+
+
 def test_an_interrupted_experiment_leaves_nothing(tmp_path: Path) -> None:
     command = small(tmp_path)
     (tmp_path / "scan.c").write_text("")

@@ -47,8 +47,13 @@ def carry_out(task: Task) -> list[Run] | Refused:
     """Measure every function at a point, each on drives of its own."""
     if threading.current_thread() is not threading.main_thread():  # a Dask worker's
         return _carried_out(task)
-    with handling({signal.SIGTERM: _terminate}):
-        return _carried_out(task)
+    try:
+        with handling({signal.SIGTERM: _terminate}):
+            return _carried_out(task)
+    except Terminated:
+        # A pool's worker would go on, and wait for a lock that one which was killed has.
+        signal.raise_signal(signal.SIGTERM)
+        raise
 
 
 def _carried_out(task: Task) -> list[Run] | Refused:
