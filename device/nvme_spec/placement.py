@@ -1,8 +1,9 @@
 """Flexible Data Placement: which blocks of flash a host's data go to.
 
 A namespace has placement handles, each of which is a reclaim unit handle of the endurance group,
-which in turn refers to the reclaim unit that is being filled. With one reclaim group, a placement
-identifier is the index of a placement handle. NVM Express Base Specification 2.1, section 8.1.10,
+which in turn refers to the reclaim unit that is being filled in each reclaim group. A placement
+identifier has the group in its upper bits, and below them the index of a placement handle. NVM
+Express Base Specification 2.1, section 8.1.10,
 log pages 20h to 23h (5.1.12.1.28 to 5.1.12.1.31), features 1Dh and 1Eh; I/O Management Receive and
 Send: NVM Command Set Specification 1.1.
 """
@@ -30,6 +31,8 @@ MANAGEMENT_HANDLE_LIST_AT = 512
 """Offsets in Namespace Management's data: the number of placement handles (NPHNDLS), the list."""
 
 EVENTS_IN_LOG = 63
+MOST_MOVED = 0xFFFF
+"""Logical blocks of an event, for that many or more."""
 
 
 class HandleType(IntEnum):
@@ -152,20 +155,26 @@ class Configuration(Structure):
     erutl = u32(24)
 
 
+def group_bits(groups: int) -> int:
+    """RGIF: the upper bits of a placement identifier that have its reclaim group."""
+    return (groups - 1).bit_length()
+
+
 def encode_configurations(
     handles: int,
     unit: int,
     namespaces: int,
     kind: HandleType = HandleType.INITIALLY_ISOLATED,
+    groups: int = 1,
 ) -> bytes:
-    """FDP Configurations log (20h): one, with a reclaim group of units of so many bytes."""
+    """FDP Configurations log (20h): one, with reclaim groups of units of so many bytes."""
     size = -(-(Configuration.SIZE + 4 * handles) // 8) * 8
     one = Configuration(
         dsze=size,
-        fdpa=_CONFIGURATION_VALID | _VOLATILE_WRITE_CACHE,
-        nrg=1,
+        fdpa=_CONFIGURATION_VALID | _VOLATILE_WRITE_CACHE | group_bits(groups),
+        nrg=groups,
         nruh=handles,
-        maxpids_z=min(handles, MAX_HANDLES) - 1,
+        maxpids_z=handles * groups - 1,
         nns=namespaces,
         runs=unit,
     )
@@ -208,23 +217,28 @@ class Event(Packed, least_size=64):
     timestamp: U64
     nsid: U32
     handle: Annotated[U16, At(34)]
+    group: Annotated[U16, At(32)] = 0
+    moved: Annotated[U16, At(18)] = 0
+    """Logical blocks that were moved, for Media Reallocated; FFFFh for that many or more."""
+
+    @property
+    def by_controller(self) -> bool:
+        return self.type >= EventType.MEDIA_REALLOCATED
 
     def encode(self) -> bytes:
-        return _ListedEvent(self).encode()
+        valid = 0 if self.by_controller else _PID_VALID | _NSID_VALID
+        return _ListedEvent(self, valid | _LOCATION_VALID).encode()
 
 
 class _ListedEvent(Packed, least_size=64):
     event: Event
-    flags: Annotated[U8, At(1)] = _PID_VALID | _NSID_VALID | _LOCATION_VALID
-
-
-class _Events(Packed, least_size=64):
-    events: Annotated[tuple[_ListedEvent, ...], Number("I")]
+    flags: Annotated[U8, At(1)]
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
     """FDP Events log (23h), 4 KiB."""
-    return _Events(tuple(map(_ListedEvent, events))).encode().ljust(4096, b"\0")
+    head = struct.pack("<I60x", len(events))
+    return (head + b"".join(event.encode() for event in events)).ljust(4096, b"\0")
 
 
 # I/O Management Receive.

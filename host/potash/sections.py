@@ -135,8 +135,9 @@ class DeviceSection:
         "lists, and data of reads and writes (default: all uses; no buffer).",
         page="design.md#controller-memory-buffer", guest=True)
     fdp: PlacementSettings | None = key(kinds.PLACEMENT, None, "--fdp",
-        "Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
-        "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
+        "Flexible data placement: the number of reclaim unit handles (1 to 128), the size of a "
+        "reclaim unit (default: 64M), which with --time modelled is that of a superblock, and the "
+        "number of reclaim groups (default: 1).",
         page="placement.md", guest=True)
     hmb: int | None = key(kinds.size(PAGE_SIZE, 4 << 30, PAGE_SIZE), None, "--hmb",
         "Host memory buffer that a drive with --time modelled prefers, for a profile with a "

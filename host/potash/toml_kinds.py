@@ -230,12 +230,15 @@ def describe_cmb(settings: CmbSettings) -> str:
 
 
 def parse_placement(described: str) -> PlacementSettings:
-    """Reclaim unit handles and their units from HANDLES[:SIZE]. Raises ValueError."""
-    handles, colon, size = described.partition(":")
-    if not handles.isdecimal():
-        raise ValueError(f"{handles!r} is not a number of reclaim unit handles")
+    """Reclaim unit handles, their units and reclaim groups from HANDLES[:SIZE[:GROUPS]]. Raises
+    ValueError."""
+    handles, colon, rest = described.partition(":")
+    size, _, groups = rest.partition(":")
+    for number, meaning in ((handles, "reclaim unit handles"), (groups or "1", "reclaim groups")):
+        if not number.isdecimal():
+            raise ValueError(f"{number!r} is not a number of {meaning}")
     unit = parse_size(size) if colon else PlacementSettings.unit
-    return PlacementSettings(int(handles), unit)
+    return PlacementSettings(int(handles), unit, int(groups or "1"))
 
 
 def parse_areas(described: str) -> WriteAreas:
@@ -334,7 +337,12 @@ FLAG = Kind(_read_flag, lambda value: "true" if value else "false", "`true` or `
 TEXT = _placed(lambda value, _folder: value, "text")
 CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
 PLACEMENT = _described(
-    "HANDLES[:SIZE]", parse_placement, lambda one: f"{one.handles}:{short(one.unit)}", "8", "8:64M"
+    "HANDLES[:SIZE[:GROUPS]]",
+    parse_placement,
+    lambda chosen: f"{chosen.handles}:{short(chosen.unit)}:{chosen.groups}".removesuffix(":1"),
+    "8",
+    "8:64M",
+    "4:64M:2",
 )
 AREAS = _described("SIZE[:GRANULARITY[:ZONES]]", parse_areas, describe_areas, "64K", "1M:16K:8")
 KEY_VALUE = _described(

@@ -1,8 +1,8 @@
-"""Reclaim unit handles of the drive's one endurance group, which has one reclaim group.
+"""Reclaim unit handles of the drive's one endurance group, and its reclaim groups.
 
-Each handle fills a reclaim unit with what is written by its placement identifiers. Where the time
-of flash is modelled, a handle is a stream of the modelled drive and a unit is a superblock; else
-bytes are counted, and none is ever moved.
+In each group, a handle fills a reclaim unit with what is written by its placement identifiers.
+Where the time of flash is modelled, each is a stream of the modelled drive and a unit is a
+superblock; else bytes are counted, and none is ever moved.
 
 Source: NVM Express Base Specification 2.1, section 8.1.10 (Flexible Data Placement).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from csd_spec.placement import HandleCounters
 from nvme_spec import placement
@@ -32,16 +32,30 @@ GROUP = 1
 """Identifier of the endurance group."""
 
 
+class SavedEvent(NamedTuple):
+    """An event that happened."""
+
+    type: U8
+    identifier: U16
+    timestamp: int
+    nsid: U32
+    handle: U8
+    group: U8 = 0
+    moved: U16 = 0
+
+
 class SavedPlacement(TypedDict, total=False):
-    """Bytes that were written, moved and erased; by handle, bytes in its reclaim unit, events that
-    the host wants to know of, and counters; and events that happened."""
+    """Bytes that were written, moved and erased; by stream, bytes in its reclaim unit, and
+    counters; by handle, events that the host wants to know of; events that happened; whether the
+    host has disabled data placement."""
 
     written: Number
     moved: Number
     erased: Number
     used: list[int]
     enabled: list[list[int]]
-    events: list[tuple[U8, U16, int, U32, U8]]
+    events: list[SavedEvent]
+    disabled: bool
     handles: list[tuple[Number, Number, Number, Number]]
 
 
@@ -56,10 +70,15 @@ class PlacementSettings:
     handles: int = 8
     unit: int = 64 << 20
     """Bytes of a reclaim unit; those of a modelled drive are its superblocks."""
+    groups: int = 1
+    """Reclaim groups."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.handles <= placement.MAX_HANDLES:
             raise ValueError(f"a drive has 1 to {placement.MAX_HANDLES} reclaim unit handles")
+        if not 1 <= self.groups <= placement.MAX_HANDLES // self.handles:
+            most = placement.MAX_HANDLES // self.handles
+            raise ValueError(f"with {self.handles} handles there are 1 to {most} reclaim groups")
         if self.unit < 1 << 20 or self.unit % 4096:
             raise ValueError("a reclaim unit has at least 1M, in whole pages of 4096 bytes")
 
@@ -77,23 +96,30 @@ class Placement(Part):
         sidecar: Sidecar,
         namespaces: Namespaces,
     ) -> None:
-        self.handles = settings.handles
+        self.handles, self.groups = settings.handles, settings.groups
+        self.enabled = True
+        """Data placement is enabled."""
         self.unit = settings.unit if timing is None else timing.superblock
         self._timing = timing
         self._sidecar = sidecar
+        self._namespaces = namespaces
         self._lists = namespaces.handles
         self._timestamp = namespaces.features.timestamp_value
         self._written = 0
         self._moved = self._erased = 0
         """Bytes that a modelled drive has written and erased before this start."""
-        self._used = [0] * settings.handles
-        """Bytes in the reclaim unit of each handle, where nothing is modelled."""
-        self._counted = [HandleCounters()] * settings.handles
-        """Bytes of each handle; but those of a modelled drive that it has counted before this
+        streams = settings.handles * settings.groups
+        self._used = [0] * streams
+        """Bytes in each reclaim unit that is filled, where nothing is modelled."""
+        self._counted = [HandleCounters()] * streams
+        """Bytes of each stream; but those of a modelled drive that it has counted before this
         start, apart from the host's."""
-        self.enabled: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
+        self._relocated = [0] * streams
+        """Pages of each stream that were relocated when events of that were last looked for."""
+        self.wanted: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
         """The events of each handle that the host wants to know of."""
-        self.host_events: deque[placement.Event] = deque(maxlen=placement.EVENTS_IN_LOG)
+        self.events: deque[placement.Event] = deque(maxlen=2 * placement.EVENTS_IN_LOG)
+        """Events of the host and of the controller, the oldest first."""
 
     @property
     def kind(self) -> placement.HandleType:
@@ -102,59 +128,85 @@ class Placement(Part):
             return placement.HandleType.PERSISTENTLY_ISOLATED
         return placement.HandleType.INITIALLY_ISOLATED
 
-    def handle(self, nsid: int, identifier: int) -> int | None:
-        """The reclaim unit handle of a placement identifier; None for one that is invalid."""
+    def handle(self, nsid: int, index: int) -> int | None:
+        """The reclaim unit handle of a placement handle; None for one that is invalid."""
         listed = self._lists(nsid)
-        return listed[identifier] if identifier < len(listed) else None
+        return listed[index] if index < len(listed) else None
+
+    def _named(self, nsid: int, identifier: int) -> int | None:
+        """The stream of a placement identifier; None for one that is invalid."""
+        shift = 16 - placement.group_bits(self.groups)
+        group, handle = identifier >> shift, self.handle(nsid, identifier & (1 << shift) - 1)
+        return None if handle is None or group >= self.groups else handle * self.groups + group
 
     def stream(self, nsid: int, identifier: int) -> int:
-        """The handle whose unit a write goes to: an invalid identifier is the first one."""
-        handle = self.handle(nsid, identifier)
-        return self._lists(nsid)[0] if handle is None else handle
+        """The stream that a write goes to; an invalid identifier is the first one."""
+        if not self.enabled:
+            return 0
+        stream = self._named(nsid, identifier)
+        return self._lists(nsid)[0] * self.groups if stream is None else stream
 
     def write(self, nsid: int, identifier: int, length: int) -> None:
         """A host writes so many bytes."""
-        handle = self.stream(nsid, identifier)
-        if self.handle(nsid, identifier) is None:
-            self._note(placement.EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, handle)
+        stream = self.stream(nsid, identifier)
+        if self.enabled and self._named(nsid, identifier) is None:
+            self._note(placement.EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, stream)
+        self.note_moves()
         self._written += length
-        counted = self._counted[handle]
+        counted = self._counted[stream]
         if self._timing is None:
-            self._counted[handle] = counted._replace(
+            self._counted[stream] = counted._replace(
                 host=counted.host + length, media=counted.media + length
             )
         elif not self._timing.has_zones(nsid):
-            self._counted[handle] = counted._replace(host=counted.host + length)
-        self._used[handle] = (self._used[handle] + length) % self.unit
+            self._counted[stream] = counted._replace(host=counted.host + length)
+        self._used[stream] = (self._used[stream] + length) % self.unit
 
-    def available(self, handle: int) -> int:
-        """Bytes that a handle's reclaim unit still takes."""
-        used = self._used[handle] if self._timing is None else self._timing.filled(handle)
+    def available(self, stream: int) -> int:
+        """Bytes that the reclaim unit of a stream still takes."""
+        used = self._used[stream] if self._timing is None else self._timing.filled(stream)
         return self.unit - used
+
+    def note_moves(self) -> None:
+        """Note what a modelled drive has moved of handles whose host wants to know."""
+        kind = placement.EventType.MEDIA_REALLOCATED
+        if not any(kind in wanted for wanted in self.wanted):
+            return
+        moved = [stream.relocated for stream in self._streams]
+        for stream, (before, now) in enumerate(zip(self._relocated, moved, strict=False)):
+            if now > before:
+                self._note(kind, 0, 0, stream, moved=(now - before) * self._blocks(stream))
+        self._relocated = moved
 
     def update(self, nsid: int, identifiers: Sequence[int]) -> int | None:
         """Have handles begin other reclaim units; when a modelled drive has done that.
 
         Raises NvmeError for identifiers that the namespace does not have.
         """
-        handles = [self.handle(nsid, identifier) for identifier in identifiers]
-        if None in handles:
+        streams = [self._named(nsid, identifier) for identifier in identifiers]
+        if None in streams:
             raise NvmeError(Status.INVALID_FIELD, "a placement identifier is not the namespace's")
         due = None
-        for identifier, handle in zip(identifiers, handles, strict=True):
-            assert handle is not None
-            if self.available(handle) < self.unit:
-                self._note(placement.EventType.UNIT_NOT_FULLY_WRITTEN, nsid, identifier, handle)
-            self._used[handle] = 0
+        for identifier, stream in zip(identifiers, streams, strict=True):
+            assert stream is not None
+            if self.available(stream) < self.unit:
+                self._note(placement.EventType.UNIT_NOT_FULLY_WRITTEN, nsid, identifier, stream)
+            self._used[stream] = 0
             if self._timing is not None:
-                due = self._timing.close(handle)
+                due = self._timing.close(stream)
         return due
 
     def status(self, nsid: int, block_size: int) -> list[placement.HandleStatus]:
         """The handle of each placement identifier of a namespace."""
+        shift = 16 - placement.group_bits(self.groups)
         return [
-            placement.HandleStatus(identifier, handle, self.available(handle) // block_size)
-            for identifier, handle in enumerate(self._lists(nsid))
+            placement.HandleStatus(
+                group << shift | index,
+                handle,
+                self.available(handle * self.groups + group) // block_size,
+            )
+            for group in range(self.groups)
+            for index, handle in enumerate(self._lists(nsid))
         ]
 
     @property
@@ -178,10 +230,18 @@ class Placement(Part):
 
     @property
     def counters(self) -> list[HandleCounters]:
-        """Bytes of each handle. Zones that have superblocks of a modelled drive are of none."""
-        drive = None if self._timing is None else self._timing.drive
-        # A custom translation layer has no counters of streams.
-        streams: Sequence[StreamCounters] = getattr(drive, "streams", ())
+        """Bytes of each handle, in all groups. Zones that have superblocks of a modelled drive are
+        of none."""
+        counted, groups = self._counters, self.groups
+        return [
+            HandleCounters(*map(sum, zip(*counted[first : first + groups], strict=True)))
+            for first in range(0, len(counted), groups)
+        ]
+
+    @property
+    def _counters(self) -> list[HandleCounters]:
+        """Bytes of each stream."""
+        streams = self._streams
         if not streams:
             return list(self._counted)
         return [
@@ -194,10 +254,28 @@ class Placement(Part):
             for before, since in zip(self._counted, streams, strict=False)
         ]
 
-    def _note(self, kind: placement.EventType, nsid: int, identifier: int, handle: int) -> None:
-        if kind in self.enabled[handle]:
-            self.host_events.append(
-                placement.Event(kind, identifier, self._timestamp(), nsid, handle)
+    def _blocks(self, stream: int) -> int:
+        """Logical blocks of a page of a stream; 1 for pages of larger ones."""
+        for nsid, namespace in self._namespaces.blocks.items():
+            if stream // self.groups in self._lists(nsid):
+                return max(1, PAGE // namespace.block_size)
+        return 1
+
+    @property
+    def _streams(self) -> Sequence[StreamCounters]:
+        # A custom translation layer has no counters of streams.
+        drive = None if self._timing is None else self._timing.drive
+        streams: Sequence[StreamCounters] = getattr(drive, "streams", ())
+        return streams
+
+    def _note(
+        self, kind: placement.EventType, nsid: int, identifier: int, stream: int, moved: int = 0
+    ) -> None:
+        handle, group = divmod(stream, self.groups)
+        if kind in self.wanted[handle]:
+            moved = min(moved, placement.MOST_MOVED)
+            self.events.append(
+                placement.Event(kind, identifier, self._timestamp(), nsid, handle, group, moved)
             )
 
     # Saved state.
@@ -208,9 +286,10 @@ class Placement(Part):
             "moved": self.media_written,
             "erased": self.erased,
             "used": self._used,
-            "enabled": [sorted(kinds) for kinds in self.enabled],
-            "events": [event[:] for event in self.host_events],
-            "handles": [counters[:] for counters in self.counters],
+            "enabled": [sorted(kinds) for kinds in self.wanted],
+            "events": [SavedEvent(*event) for event in self.events],
+            "handles": [counters[:] for counters in self._counters],
+            "disabled": not self.enabled,
         }
         self._sidecar.put(SECTION, saved)
 
@@ -221,10 +300,16 @@ class Placement(Part):
             return
         self._written = state.get("written", 0)
         self._moved, self._erased = state.get("moved", 0), state.get("erased", 0)
-        for handle, used in enumerate(state.get("used", [])[: self.handles]):
-            self._used[handle] = used % self.unit
-        for handle, counters in enumerate(state.get("handles", [])[: self.handles]):
-            self._counted[handle] = HandleCounters(*counters)
-        for handle, enabled in enumerate(state.get("enabled", [])[: self.handles]):
-            self.enabled[handle] = {kind for kind in placement.EventType if kind in enabled}
-        self.host_events.extend(placement.Event(*event) for event in state.get("events", []))
+        for stream, used in enumerate(state.get("used", [])[: len(self._used)]):
+            self._used[stream] = used % self.unit
+        for stream, counters in enumerate(state.get("handles", [])[: len(self._counted)]):
+            self._counted[stream] = HandleCounters(*counters)
+        for handle, wanted in enumerate(state.get("enabled", [])[: self.handles]):
+            self.wanted[handle] = {kind for kind in placement.EventType if kind in wanted}
+        self.events.extend(placement.Event(*event) for event in state.get("events", []))
+        self.enable(not state.get("disabled", False))
+
+    def enable(self, enabled: bool) -> None:
+        """Enable data placement, or disable it, while there is no namespace."""
+        self.enabled = enabled
+        self._namespaces.handle_count = self.handles if enabled else 0

@@ -17,6 +17,7 @@ from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.placement import (
     DATA_PLACEMENT,
     ENDURANCE_UNIT,
+    EVENTS_IN_LOG,
     IDENTIFY_DIRECTIVE,
     RETURN_PARAMETERS,
     STATUS_OPERATION,
@@ -54,6 +55,14 @@ def _placement(controller: Controller, fields: GetLogPage) -> Placement:
     return controller.placement
 
 
+def _enabled(controller: Controller) -> Placement:
+    """Raises NvmeError where the host has disabled data placement."""
+    assert controller.placement is not None
+    if not controller.placement.enabled:
+        raise NvmeError(Status.FDP_DISABLED, "the endurance group places no data")
+    return controller.placement
+
+
 def endurance_group(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     placement, smart = _placement(controller, fields), controller.reports.smart_log()
     health = controller.health
@@ -77,11 +86,14 @@ def endurance_group(controller: Controller, command: Command, fields: GetLogPage
 
 def configurations(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     placement = _placement(controller, fields)
-    return encode_configurations(placement.handles, placement.unit, MOST_NAMESPACES, placement.kind)
+    return encode_configurations(
+        placement.handles, placement.unit, MOST_NAMESPACES, placement.kind, placement.groups
+    )
 
 
 def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    placement = _placement(controller, fields)
+    _placement(controller, fields)
+    placement = _enabled(controller)
     uses = [HandleUse.UNUSED] * placement.handles
     for nsid, namespace in controller.namespaces.blocks.items():
         chosen = namespace.shape.chosen
@@ -91,7 +103,8 @@ def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes
 
 
 def statistics(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return bytes(_placement(controller, fields).statistics)
+    _placement(controller, fields)
+    return bytes(_enabled(controller).statistics)
 
 
 def handles(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -102,9 +115,12 @@ def handles(controller: Controller, command: Command, fields: GetLogPage) -> byt
 
 
 def events(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    """The drive has no events of its own."""
-    placement = _placement(controller, fields)
-    return encode_events(tuple(placement.host_events) if fields.lsp & HOST_EVENTS else ())
+    """The events of the host, or those of the controller."""
+    _placement(controller, fields)
+    placement, of_host = _enabled(controller), bool(fields.lsp & HOST_EVENTS)
+    placement.note_moves()
+    found = [event for event in placement.events if event.by_controller != of_host]
+    return encode_events(found[-EVENTS_IN_LOG:])
 
 
 _ENABLED = 1
@@ -115,7 +131,8 @@ def get_feature(controller: Controller, command: Command) -> Result:
     """Data placement, or the events of a placement handle. Raises NvmeError."""
     if SetFeatures.decode(command.entry.cdws).fid == FeatureId.FLEXIBLE_DATA_PLACEMENT:
         _require_group(command)
-        return _ENABLED
+        assert controller.placement is not None
+        return _ENABLED if controller.placement.enabled else 0
     enabled, fields = _events_of(controller, command)
     listed = [bytes((kind, kind in enabled)) for kind in EventType][: fields.noet]
     controller.transfer.send(command, b"".join(listed), 2 * fields.noet)
@@ -123,13 +140,17 @@ def get_feature(controller: Controller, command: Command) -> Result:
 
 
 def set_feature(controller: Controller, command: Command) -> Steps:
-    """Enable events or disable them; data placement itself cannot be changed. Raises NvmeError."""
+    """Enable data placement or events, or disable them. Raises NvmeError."""
     if SetFeatures.decode(command.entry.cdws).fid == FeatureId.FLEXIBLE_DATA_PLACEMENT:
         _require_group(command)
-        if FdpFields.decode(command.entry.cdws).value != _ENABLED:
-            if controller.namespaces.blocks:
-                raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "namespaces exist")
-            raise NvmeError(Status.FEATURE_NOT_CHANGEABLE, "the drive places data from its start")
+        assert controller.placement is not None
+        value = FdpFields.decode(command.entry.cdws).value
+        if value != controller.placement.enabled and controller.namespaces.blocks:
+            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "namespaces exist")
+        if value not in (0, _ENABLED):
+            raise NvmeError(Status.INVALID_FIELD, "the endurance group has configuration 0 alone")
+        controller.placement.enable(bool(value))
+        yield controller.media_work.submit(controller.persistence.record())
         return None
     enabled, fields = _events_of(controller, command)
     named = set(bytes(controller.transfer.receive(command, fields.noet))) if fields.noet else set()
@@ -145,13 +166,13 @@ def set_feature(controller: Controller, command: Command) -> Steps:
 
 def _events_of(controller: Controller, command: Command) -> tuple[set[EventType], FdpEventsFields]:
     """The events of the placement handle that a command names. Raises NvmeError."""
-    assert controller.placement is not None
     fields = FdpEventsFields.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
-    handle = controller.placement.handle(namespace.nsid, fields.phndl)
+    placement = _enabled(controller)
+    handle = placement.handle(namespace.nsid, fields.phndl)
     if handle is None:
         raise NvmeError(Status.INVALID_FIELD, f"there is no placement handle {fields.phndl}")
-    return controller.placement.enabled[handle], fields
+    return placement.wanted[handle], fields
 
 
 def _require_group(command: Command) -> None:
@@ -160,7 +181,7 @@ def _require_group(command: Command) -> None:
 
 
 _DIRECTIVES = 1 << IDENTIFY_DIRECTIVE | 1 << DATA_PLACEMENT
-"""The configurations that there are, which are always enabled."""
+"""The directives that there are; that for data placement is enabled with it."""
 
 
 def directive_receive(controller: Controller, command: Command) -> Result:
@@ -169,9 +190,9 @@ def directive_receive(controller: Controller, command: Command) -> Result:
     controller.namespaces.usable(command.entry.nsid)
     if (fields.dtype, fields.doper) != (IDENTIFY_DIRECTIVE, RETURN_PARAMETERS):
         raise NvmeError(Status.INVALID_FIELD, "the directive has no such operation")
-    data = bytes(
-        DirectiveParameters(supported=_DIRECTIVES, enabled=_DIRECTIVES, persistent=_DIRECTIVES)
-    )
+    assert controller.placement is not None
+    enabled = _DIRECTIVES if controller.placement.enabled else 1 << IDENTIFY_DIRECTIVE
+    data = bytes(DirectiveParameters(supported=_DIRECTIVES, enabled=enabled, persistent=enabled))
     controller.transfer.send(command, data, fields.length)
     return None
 
@@ -197,28 +218,26 @@ PLACEMENT_ADMIN = table(
 
 def management_receive(controller: Controller, command: Command) -> Result:
     """Give the status of the namespace's reclaim unit handles."""
-    assert controller.placement is not None
     fields = ManagementReceive.decode(command.entry.cdws)
     if fields.mo != STATUS_OPERATION:
         raise NvmeError(Status.INVALID_FIELD, f"there is no management operation {fields.mo}")
     namespace = controller.namespaces.usable(command.entry.nsid)
-    data = encode_status(controller.placement.status(namespace.nsid, namespace.block_size))
+    data = encode_status(_enabled(controller).status(namespace.nsid, namespace.block_size))
     controller.transfer.send(command, data, fields.length)
     return None
 
 
 def management_send(controller: Controller, command: Command) -> Steps:
     """Have reclaim unit handles refer to other reclaim units."""
-    assert controller.placement is not None
     fields = ManagementSend.decode(command.entry.cdws)
     if fields.mo != UPDATE_OPERATION:
         raise NvmeError(Status.INVALID_FIELD, f"there is no management operation {fields.mo}")
     namespace = controller.namespaces.usable(command.entry.nsid)
-    count = fields.mos + 1
-    if count > len(controller.placement.status(namespace.nsid, namespace.block_size)):
+    placement, count = _enabled(controller), fields.mos + 1
+    if count > len(placement.status(namespace.nsid, namespace.block_size)):
         raise NvmeError(Status.INVALID_FIELD, "the namespace has fewer placement identifiers")
     data = bytes(controller.transfer.receive(command, 2 * count))
-    due = controller.placement.update(namespace.nsid, struct.unpack(f"<{count}H", data))
+    due = placement.update(namespace.nsid, struct.unpack(f"<{count}H", data))
     yield from controller.scheduler.until(due)
     return None
 

@@ -81,8 +81,7 @@ def modelled(
 
     held = None
     try:
-        streams = placement.handles if placement else 1
-        make = partial(_drive, section, media, streams, extensions or Extensions())
+        make = partial(_drive, section, media, placement, extensions or Extensions())
         drive = make()
         warn_of_policies(section.policies)
         if media.time_state is not None and isinstance(drive, CustomFtl):
@@ -233,10 +232,17 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     return found, held
 
 
-def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Extensions) -> Ftl:
+def _drive(
+    section: TimeSection,
+    media: MediaDrive,
+    placement: PlacementSettings | None,
+    extensions: Extensions,
+) -> Ftl:
     from potash import timing
     from potash_firmware.ftl import named
 
+    groups = 1 if placement is None else placement.groups
+    streams = 1 if placement is None else placement.handles * groups
     shapes = stored_of(media.shapes).values()
     zones = [ZoneShape(one.zones, one.zone_size, one.zone_capacity) for one in shapes if one.zones]
     records = sum(one.size - one.data_size for one in shapes if one.zones)
@@ -250,6 +256,9 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
             # relocated pages.
             blocks = profile.blocks + more * (1 + profile.isolated)
             profile = replace(profile, streams=streams, blocks=blocks)
+        if groups > 1:
+            width = profile.total_dies // groups
+            profile = replace(profile, reclaim_groups=groups, width=width)
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
         profile = equipped(profile, section.slc, section.over_provisioning, section.zone_slc)
@@ -269,6 +278,10 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
         raise ProfileError("it has its own SLC cache and spare flash")
     path = Path(section.drive)
     drive = timing.restored_with_ftl(path, section.ftl, section.policies, extensions.ftls)
+    if drive.profile.reclaim_groups != groups:
+        raise ProfileError(
+            f"it has {drive.profile.reclaim_groups} reclaim groups, and --fdp asks for {groups}"
+        )
     if drive.profile.streams < streams:
         raise ProfileError(
             f"it has {drive.profile.streams} streams, fewer than reclaim unit handles ({streams})"

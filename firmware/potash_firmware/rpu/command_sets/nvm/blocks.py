@@ -116,7 +116,8 @@ def placement_of(controller: Controller, dtype: int, dspec: int) -> int:
     """The placement identifier of a directive. Raises NvmeError for one that the drive has not."""
     if dtype == VENDOR_DIRECTIVE and _uses_hints(controller):
         return 0
-    if dtype and (dtype != DATA_PLACEMENT or controller.placement is None):
+    placement = controller.placement
+    if dtype and (dtype != DATA_PLACEMENT or placement is None or not placement.enabled):
         raise NvmeError(Status.INVALID_FIELD, f"the drive does not have directive type {dtype}")
     return dspec if dtype else 0
 
