@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from potash.cli.device.modelled_time import keep, modelled
+from potash.sdk.errors import PotashError
 from potash.sections import TimeSection
 from potash_device.flash.profile import PAGE
 from potash_device.flash.scaling import ZoneShape
@@ -243,3 +245,19 @@ def test_an_slc_buffer_without_zones_is_said_to_be_none(caplog: pytest.LogCaptur
     with Drive.open(None, (NamespaceShape(64 << 20),)) as drive:
         modelled(replace(SECTION, zone_slc=50), drive)
     assert "zone_slc changes nothing: the drive has no zones" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("drive", "share", "said"),
+    [
+        ("femu", 50, "--drive femu: zone_slc needs cells of several bits, and blocks of enough"),
+        ("tlc", 600, "--drive tlc: zone_slc is 600; it must be a whole number, 0 to 500"),
+        ("tlc.npz", 50, "--drive tlc.npz: it has its own SLC cache and spare flash"),
+    ],
+)
+def test_an_slc_buffer_that_cannot_be_is_refused(drive: str, share: int, said: str) -> None:
+    with (
+        Drive.open(None, (shape(ZONES),)) as media,
+        pytest.raises(PotashError, match=f"^{re.escape(said)}"),
+    ):
+        modelled(TimeSection("modelled", drive, zone_slc=share), media)
