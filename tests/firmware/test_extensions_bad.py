@@ -51,7 +51,7 @@ REFUSED = {
     "an I/O command of Potash": TWO.replace("admin_command(0xC4", "io_command(0x88"),
     "no command set": TWO.replace("admin_command(0xC4", "io_command(0xA0, command_sets=[99]"),
     "a command set of no drive": TWO.replace(
-        "admin_command(0xC4", "io_command(0xA0, command_sets=[1]"
+        "admin_command(0xC4", "io_command(0xA0, command_sets=[9]"
     ),
     "one log page twice": log_page() * 2,
     "a log page of Potash": log_page(lid=2),
