@@ -14,6 +14,7 @@ from potash.cli.app import run_app
 from potash.sdk import CommandFailed, DeviceNotFound
 from potash.sdk.memory_namespace import Blocks, Bytes
 from potash.vm.drive import device_process
+from potash_firmware.bpf.crc32c import crc32c
 from support.bpf_compiler import NO_COMPILER, compiler
 
 PATTERN = bytes(range(251)) * 400
@@ -86,6 +87,20 @@ def test_range_sets_are_created_listed_and_deleted(
     assert "Invalid Memory Range Set Identifier" in err
 
 
+def test_programs_run_one_after_another(
+    socket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four bytes are filled and copied; the checksum is that of as many bytes as were copied."""
+    chain = "cp chain '1 0:4K 4 0x41414141' '0 0:4K 4K:4K 4' '2 4K:4K previous'"
+    assert shell(socket, tmp_path, f"{chain} --json", chain) == 0
+    report, said = capsys.readouterr().out.splitlines()
+    value = crc32c(b"AAAA")
+    assert json.loads(report).items() >= {"nsid": 4, "steps": 3, "return_value": value}.items()
+    assert said == f"returned {value}"
+    for wrong in ("", "x", "0 1 2 3", "0 1:x", "65536", "0 previous 1 2", "0 1 previous"):
+        assert run_app(["cp", "chain", socket, wrong]) == 2, wrong
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -100,6 +115,11 @@ def test_range_sets_are_created_listed_and_deleted(
         (["cp", "activate", "--index", "60000"], "Invalid Program Index"),
         (["cp", "execute", "--index", "60000", "--range", "0:4K"], "Invalid Program Index"),
         (["cp", "execute", "--index", "0", "--namespace-id", "1"], "no compute namespace 1"),
+        (
+            ["cp", "chain", "1 0:4K 8 7", "0 0:4K"],
+            "Invalid Field (SCT 0h, SC 02h); 1 of 2 steps had",
+        ),
+        (["cp", "chain", "1 0:4K 8 7", "60000"], "Invalid Program Index"),
     ],
 )
 def test_an_error_is_one_sentence(

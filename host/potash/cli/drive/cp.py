@@ -9,13 +9,14 @@ from typing import Annotated, NamedTuple
 
 import click
 
+from csd_spec.chains import ChainRange, ChainStep, StepFlag
 from csd_spec.reporting import Count, Form
 from csd_spec.timing import TimingLog
 from potash.cli.drive import common
 from potash.cli.drive.common import BYTES, NamedRange
 from potash.cli.progress import showing
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import CommandFailed, PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.units import Parsed, quadword
 
@@ -59,7 +60,41 @@ class Executed:
     ]
 
 
+@dataclass(frozen=True)
+class ChainExecuted:
+    """A chain that ran to its end."""
+
+    nsid: Annotated[Count, "The compute namespace's identifier."]
+    steps: Annotated[Count, "Number of programs that ran."]
+    return_value: Annotated[Count, "The last program's return value, 64 bits."]
+    measured_ns: Annotated[Count, "Time that the command took as this host measured it, in ns."]
+
+
 QUADWORD = Parsed("NUMBER", quadword)
+
+PREVIOUS = "previous"
+
+
+class _Step(NamedTuple):
+    program: int
+    ranges: list[NamedRange]
+    flags: StepFlag
+    parameters: list[int]
+
+
+def _step(text: str) -> _Step:
+    index, *words = text.split() or [""]
+    parameters = [word for word in words if ":" not in word]
+    if not (index.isdecimal() and int(index) <= 0xFFFF) or len(parameters) > 2:
+        raise ValueError(f"{text!r} is no program index with its ranges and at most two parameters")
+    flags = StepFlag(parameters[:1] == [PREVIOUS])
+    return _Step(
+        int(index),
+        [BYTES.parse(word) for word in words if ":" in word],
+        flags,
+        [0] * flags + [quadword(word) for word in parameters[flags:]],
+    )
+
 
 compute_option = common.namespace_option("the compute")
 index_option = click.option(
@@ -242,6 +277,38 @@ def execute(
     if modelled is not None:
         line += f"; modelled {modelled / 1e6:.3f} ms, measured {measured / 1e6:.3f} ms"
     common.say(report, [line])
+
+
+@cp.command()
+@click.argument("device")
+@click.argument("steps", metavar="STEP...", nargs=-1, required=True, type=Parsed("STEP", _step))
+@compute_option
+@click.option(
+    "--timeout", type=common.SECONDS, help="Maximum run time of all programs.  [default: 30]"
+)
+@common.json_option(ChainExecuted)
+def chain(device: str, steps: Sequence[_Step], nsid: int | None, timeout: float | None) -> None:
+    """Run programs one after another by one command, and print the last result.
+
+    A STEP is a program index, memory ranges ([NSID:]START:LENGTH) and up to two parameters, all
+    separated by spaces. The first parameter may be "previous", the result of the step before.
+    """
+    with _compute(device, nsid) as compute:
+        encoded = []
+        for step in steps:
+            ranges = _ranges(compute, step.ranges)
+            areas = tuple(ChainRange(area.nsid, area.length, area.start) for area in ranges)
+            first, second = (*step.parameters, 0, 0)[:2]
+            encoded.append(ChainStep(step.program, step.flags, first, second, areas))
+        began = time.monotonic_ns()
+        try:
+            value = compute.execute_chain(encoded, timeout=timeout)
+        except CommandFailed as error:
+            ended = f"{error.result} of {len(steps)} steps had ended"
+            raise PotashError(f"{error}; {ended}") from error
+        measured = time.monotonic_ns() - began
+    report = ChainExecuted(compute.nsid, len(steps), value, measured)
+    common.say(report, [f"returned {value}"])
 
 
 def _timing(compute: ComputeNamespace) -> TimingLog:
