@@ -16,19 +16,24 @@ import pytest
 
 from potash_device.cores import Work
 from potash_device.flash.profile import Rate
+from potash_firmware.extension_registry import RegisteredClass
+from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.plain import PageMapped
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox.messages import JobBegan, JobCounted, JobDue, Read
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from potash_firmware.rpu.timing.shares import Shares, SharesError, parsed
+from support import memory
 from support.compute import BLOCKS, MEMORY, ComputeHost, compute_host
-from support.memory import FILL
-from support.memory import READ as MEMORY_READ
-from support.memory import WRITE as MEMORY_WRITE
 from support.modelled_time import CORE, PROFILE, SECOND, drive_of
 from support.nvme_host import DATA, PAGE, Queue
 
-WRITE, READ, COMPARE = 1, 2, 5
+WRITE, READ, COMPARE = ((BLOCKS, opcode) for opcode in (1, 2, 5))
+MEMORY_READ, MEMORY_WRITE, FILL = (
+    (MEMORY, opcode) for opcode in (memory.READ, memory.WRITE, memory.FILL)
+)
+"""Namespaces and opcodes."""
 ABORT = 8
 SLOW = replace(PROFILE, link=Rate(40, 1000))
 """A link that is slower than the flash."""
@@ -47,12 +52,10 @@ def sharing(shares: str | None, profile: object = SLOW) -> Iterator[ComputeHost]
         yield host
 
 
-def begin(host: ComputeHost, queue: Queue, opcode: int, cid: int, pages: int = 1) -> None:
-    if opcode in (MEMORY_READ, MEMORY_WRITE, FILL):
-        fields = {"nsid": MEMORY, "cdws": (0, 0, pages * PAGE)}
-    else:
-        fields = {"nsid": BLOCKS, "cdws": (0, 0, pages - 1)}
-    host.place(queue, opcode, cid, prp1=DATA, prp2=DATA + PAGE, **fields)  # type: ignore[arg-type]
+def begin(host: ComputeHost, queue: Queue, kind: tuple[int, int], cid: int, pages: int = 1) -> None:
+    nsid, opcode = kind
+    cdws = (0, 0, pages * PAGE if nsid == MEMORY else pages - 1)
+    host.place(queue, opcode, cid, nsid=nsid, prp1=DATA, prp2=DATA + PAGE, cdws=cdws)
     host.ring(queue)
     host.service()
 
@@ -99,13 +102,37 @@ def job(host: ComputeHost, accelerator: int, work: Work, *reads: Read) -> None:
     host.service()
 
 
-@pytest.mark.parametrize("opcode", [WRITE, READ, COMPARE, MEMORY_READ, MEMORY_WRITE, FILL])
-def test_a_command_alone_takes_as_long_as_without_shares(opcode: int) -> None:
+@pytest.mark.parametrize("kind", [WRITE, READ, COMPARE, MEMORY_READ, MEMORY_WRITE, FILL])
+def test_a_command_alone_takes_as_long_as_without_shares(kind: tuple[int, int]) -> None:
     found = []
     for shares in (None, "host=3"):
         with sharing(shares) as host:
             queue = host.create_io_queue()
-            begin(host, queue, opcode, 1)
+            begin(host, queue, kind, 1)
+            found.append(all_ends(host, queue).commands)
+    assert found[0] == found[1] != {}
+
+
+class FailingLink(PageMapped):
+    """A translation layer that does not let the link be free."""
+
+    def free_link(self) -> None:
+        raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("made", [PageMapped, FailingLink])
+def test_a_translation_layer_in_python_gives_the_link_free(made: type[PageMapped]) -> None:
+    """One that fails to do so serves its requests nevertheless."""
+    found = []
+    for shares in (None, "host=1"):
+        drive = CustomFtl(RegisteredClass(made, "Mine", (__file__, 1)), SLOW)
+        settings = TimeSettings(drive, shares=None if shares is None else parsed(shares))
+        with compute_host(time=settings) as host:
+            host.connect_apu()
+            host.now = 1.0
+            queue = host.create_io_queue()
+            for cid in range(2):
+                begin(host, queue, READ, cid)
             found.append(all_ends(host, queue).commands)
     assert found[0] == found[1] != {}
 

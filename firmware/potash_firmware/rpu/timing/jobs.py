@@ -46,8 +46,6 @@ class Apu(Protocol):
     def send(self, message: messages.JobDue | messages.JobOverdue) -> None: ...
 
 
-PIECE = 256 << 10
-"""Bytes of a piece of a read, with shares."""
 PIECES = 8
 """Pieces of a read that are under way at once, at most."""
 
@@ -164,8 +162,9 @@ class _Reading:
     def go_on(self, at: int) -> None:
         """Have the drive read as many pieces as may be under way."""
         time, under_way = self.timed.time, self.timed.transfers
+        piece = time.timing.transfers.piece
         while self.first < self.end and len(under_way) < PIECES:
-            length = min(self.end, self.first // PIECE * PIECE + PIECE) - self.first
+            length = min(self.end, self.first // piece * piece + piece) - self.first
             due = time.read(messages.Read(0, self.nsid, self.first, length), at)
             self.first += length
             if due > at:

@@ -15,6 +15,12 @@ from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait, always, never
 from potash_firmware.rpu.timing.shares import Shares
 
+PIECE_NS = 32_000
+"""Time that a piece of a read takes on the link alone: eight of them are as long as flash needs to
+have the next one ready, and not much longer, as others wait for the flash meanwhile."""
+LEAST_PIECE, LARGEST_PIECE = 16 << 10, 256 << 10
+"""Bytes."""
+
 Leg = tuple[Bandwidth, int]
 """A bandwidth, and the time that a transfer on it takes alone."""
 
@@ -100,6 +106,10 @@ class Transfers:
         self.sharing = sharing
         self._profile, self._processor = profile, processor
         self._factor, self._clock = factor, clock
+        size, ns = profile.link
+        fits = PIECE_NS * size // max(1, ns) // PAGE * PAGE
+        self.piece = min(max(fits, LEAST_PIECE), LARGEST_PIECE)
+        """Bytes of a piece of a job's read."""
         self._memory_free = 0
         """The time at which the DRAM of memory namespaces has executed all requests."""
 
