@@ -112,6 +112,18 @@ def test_a_result_says_what_was_moved_and_when(drive: Path) -> None:
     assert output.completed - job.arrived == result.status.modelled
 
 
+def test_a_chain_takes_the_sum_of_its_steps(drive: Path) -> None:
+    """Only the last step's output is written to the drive."""
+    local = potash.sdk.LocalStorage(1024, output_lba=2048, output_size=PAGE_SIZE)
+    result = run(drive, LOOP, bytes(PAGE_SIZE), local=local, then=[(LOOP, []), (LOOP, [])])
+    assert result.traffic is not None
+    completions = result.traffic.completions
+    first, *jobs = [one.modelled for one in completions if one.kind == CompletionKind.JOB]
+    (output,) = [one for one in completions if one.kind == CompletionKind.OUTPUT]
+    assert first > LOOP_NS and jobs == [LOOP_NS] * 2, "only the first one reads blocks"
+    assert result.status.modelled == first + sum(jobs) + output.modelled
+
+
 def test_a_factor_multiplies_what_jobs_take_too(slowed: Path) -> None:
     result = run(slowed, LOOP, bytes(64))
     assert result.status.modelled == FACTOR * Price(SLOW)(LOOP_WORK)
