@@ -12,10 +12,7 @@ from potash import timing
 from potash.bench import drive_time
 from potash.cli.app import run_app
 from potash_device.flash.profiles import PROFILES
-from support.docs import ROOT
 from support.reports import check
-
-PLACEMENT = (ROOT / "docs" / "placement.md").read_text()
 
 
 def test_the_report_has_what_was_asked_for(
@@ -33,17 +30,6 @@ def test_the_report_has_what_was_asked_for(
     assert round(found["placement"]["baseline"]["value"], 2) == 2.66
     assert found["simulate"]["value"] > 0
     assert run_app(["bench", "drive", "--only", "none"]) == 2
-
-
-def test_each_tenant_has_its_own_write_amplification(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["bench", "drive", "--only", "tenants", "--pairs", "1", "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)["results"]
-    rows = [line.strip("| ").split(" | ") for line in PLACEMENT.splitlines()]
-    shown = {row[0]: row[1:] for row in rows if len(row) == 3}
-    for result in results:
-        tenant = result["metric"].removeprefix("write amplification, ")
-        figures = [result["value"], result["baseline"]["value"]]
-        assert shown[tenant] == [f"{figure:.2f}" for figure in figures]
 
 
 def test_the_sample_trace_is_always_the_same(tmp_path: Path) -> None:

@@ -36,11 +36,8 @@ PLAIN = Profile(
 """A superblock has 256 pages; a page takes 100 ns of a bus and 10 ns of the link."""
 SAMPLE = 200_000
 """Requests of the sample trace."""
-PLACED, TENANTS, READING, SIMULATING = "placement", "tenants", "trace-reading", "simulate"
-NAMES = (PLACED, TENANTS, READING, SIMULATING)
-
-SKEWS = {"sequential": (1.0, 1.0), "uniform": (1.0, 1.0), "80/20": (0.8, 0.2), "95/5": (0.95, 0.05)}
-"""By tenant, the share of its writes that go to a share of its pages, the hot ones."""
+PLACED, READING, SIMULATING = "placement", "trace-reading", "simulate"
+NAMES = (PLACED, READING, SIMULATING)
 
 
 def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
@@ -49,12 +46,6 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
         progress(PLACED, 0)
         placed = _placement(2), _placement(1)
         yield paired(PLACED, "write amplification", "", "without placement", [placed])
-    if TENANTS in names:
-        progress(TENANTS, 0)
-        (together,), separate = _tenants(1), _tenants(8)
-        for tenant, found in zip(SKEWS, separate, strict=True):
-            metric = f"write amplification, {tenant}"
-            yield paired(TENANTS, metric, "", "all with one handle", [(found, together)])
     if not {READING, SIMULATING} & set(names):
         return
     progress("sample trace", 1 / len(names))
@@ -96,36 +87,6 @@ def _placement(streams: int) -> float:
         asked["stream"] = turns & (streams > 1)
         drive.run(asked)
     return drive.counters.write_amplification
-
-
-def _tenants(handles: int) -> list[float]:
-    """Write amplification of each of four tenants, who have a quarter of the drive each and write
-    as much, its hot pages and the others with handles of their own; or of all with one handle."""
-    profile = replace(
-        PLAIN, streams=handles, isolated=handles > 1, blocks=PLAIN.blocks + 2 * handles
-    )
-    spared = (profile.superblocks - profile.frontiers) * profile.superblock_pages / 1.28
-    drive = Drive(replace(profile, capacity=int(spared) * PAGE))
-    rng, share = np.random.default_rng(7), drive.profile.logical_pages // len(SKEWS)
-    drive.run(requests(Op.WRITE, range(share * len(SKEWS))))
-    for _ in range(2):  # to a steady state, then to measure
-        drive.rest()
-        count = 8 * share
-        asked = requests(Op.WRITE, np.zeros(count * len(SKEWS), np.int64))
-        for tenant, (name, (writes, pages)) in enumerate(SKEWS.items()):
-            hot, edge = rng.random(count) < writes, max(1, int(pages * share))
-            first = np.where(
-                hot, rng.integers(0, edge, count), rng.integers(edge - 1, share, count)
-            )
-            if name == "sequential":
-                first = np.arange(count) % share
-            asked["first"][tenant :: len(SKEWS)] = tenant * share + first
-            if handles > 1:
-                asked["stream"][tenant :: len(SKEWS)] = 2 * tenant + ~hot
-        drive.run(asked)
-    each = len(drive.streams) // min(handles, len(SKEWS))
-    groups = [drive.streams[at : at + each] for at in range(0, len(drive.streams), each)]
-    return [sum(one.media for one in group) / sum(one.host for one in group) for group in groups]
 
 
 def write_sample(path: Path, count: int) -> None:
