@@ -194,9 +194,10 @@ class Board:
                 self._take(message)
                 continue
             assert not self.port.closed, "the APU is gone"
+            self.port.flush()
             left = end - time.monotonic()
             assert left > 0, "the APU does not answer"
-            select.select([self.port], [], [], left)
+            select.select([self.port], [self.port] if self.port.wants_write() else [], [], left)
 
     def complete(self, write_back: WriteBack, error: int = 0) -> None:
         """Do what the RPU does with a write-back."""

@@ -25,9 +25,14 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import SharedMemory, seal
 from support.apu import Board
+from support.bpf import DW, LDX, MEM, STX, insn
+from support.bpf_elf import ALLOC, OBJECT, WRITE, Name, Part, elf, text
 
 NSID = 7
 PAGE = 4096
+BASE = 0x1000_0000
+STACK = 8
+"""Pages, of which the entry function has the last one."""
 CONFIG = Config(
     accelerators=(), limits=Limits(instructions=10**12, seconds=25.0, log_entries=64, patience=2.0)
 )
@@ -143,3 +148,18 @@ def engine_board(config: Config = CONFIG) -> Iterator[EngineBoard]:
     with EngineBoard(config) as made:
         assert isinstance(made, EngineBoard)
         yield made
+
+
+def load(register: int, base: int, offset: int = 0) -> bytes:
+    """8 bytes at an address in a register."""
+    return insn(LDX | MEM | DW, register, base, offset)
+
+
+def store(base: int, offset: int, register: int) -> bytes:
+    return insn(STX | MEM | DW, base, register, offset)
+
+
+def with_constants(*code: bytes) -> bytes:
+    parts = [text(*code), Part(".rodata", b"constant"), Part(".data", b"variable", ALLOC | WRITE)]
+    names = [Name("prog"), Name("r", ".rodata", type=OBJECT), Name("d", ".data", type=OBJECT)]
+    return elf(parts, names)
