@@ -198,3 +198,23 @@ def test_copied_values_have_been_read() -> None:
             assert (done.status, done.dw0, done.dw1) == (0, 2, 2 * PAGE)
             assert timing_of(host).drive.counters.senses == senses + 2
             assert host.now - began > PROFILE.read_ns[0] / 1e9
+
+
+def test_a_command_that_has_waited_for_its_key_is_none_of_a_formatted_namespace() -> None:
+    with powered() as host:
+        queue, size = host.io[1], 8 * PAGE
+        for cid in (1, 2):  # the second one waits for the first
+            words = struct.unpack("<4I", b"k".ljust(16, b"\0"))
+            host.put(struct.pack("<8Q", *range(DATA + PAGE, DATA + 9 * PAGE, PAGE)), DATA - PAGE)
+            host.place(
+                queue, STORE, cid, nsid=KV, prp1=DATA, prp2=DATA - PAGE,
+                first=words[:2], cdws=(size, 1, 0, 0, *words[2:]),
+            )  # fmt: skip
+        host.ring(queue)
+        host.service()
+        assert len(host.executor.waiting) == 1
+        assert host.command(host.admin, 0x80, nsid=KV).status == 0
+        found = {done.cid: done.status for done in host.reap(queue)}
+        assert found == {1: 0, 2: 0x84}
+        assert keys(host) == []
+        assert store(host, b"k", b"v") == 0

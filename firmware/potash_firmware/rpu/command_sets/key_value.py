@@ -26,6 +26,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.values import Stored
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm import read_write
+from potash_firmware.rpu.command_sets.nvm.blocks import in_the_way
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.flushing import require_not_formatting
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
@@ -78,8 +79,8 @@ def store(controller: Controller, command: Command) -> Steps:
             stored = yield from controller.scheduler.not_before(due, steps)
         else:
             begun = partial(times.store, namespace, key, fields.size)
-            done = Stored.DONE
-            stored = yield from _timed_change(controller, namespace, key, put, begun, done)
+            steps = _change(controller, namespace, key, put, fields.size)
+            stored = yield from _timed(controller, namespace, key, steps, begun, Stored.DONE)
     if stored is Stored.ABSENT:
         raise _absent(key)
     if stored is not Stored.DONE:
@@ -112,7 +113,8 @@ def delete(controller: Controller, command: Command) -> Steps:
     else:
         yield from _turn(namespace, key, writes=True)
         begun = partial(controller.value_time.delete, namespace, key)
-        deleted = yield from _timed_change(controller, namespace, key, remove, begun, True)
+        steps = _change(controller, namespace, key, remove)
+        deleted = yield from _timed(controller, namespace, key, steps, begun, True)
     if not deleted and namespace.absent_is_error:
         raise _absent(key)
     return None
@@ -181,11 +183,11 @@ def _change(
     return (yield from _work(controller, namespace, key, made, size, writes=True))
 
 
-def _timed_change(
+def _timed(
     controller: Controller,
     namespace: KeyValueNamespace,
     key: bytes,
-    change: Callable[[], T],
+    change: Generator[Any, Any, T],
     begun: Callable[[], Charge],
     done: T,
 ) -> Generator[Any, Any, T]:
@@ -197,7 +199,7 @@ def _timed_change(
     def steps() -> Generator[Any, Any, T]:
         changed = False
         try:
-            result = yield from _change(controller, namespace, key, change)
+            result = yield from change
             changed = result == done
         except GeneratorExit:  # nobody waits for the change any more, which is made
             changed = True
@@ -231,9 +233,10 @@ def _read(
 
 
 def _turn(namespace: KeyValueNamespace, key: bytes, *, writes: bool) -> Steps:
-    """Wait for commands on the key that came before, which decide what its pages are."""
-    ((first, size),) = _range(namespace, key)
-    while before := namespace.in_flight.in_the_way(first, size, writes=writes):
+    """Wait for commands on the key that came before, which decide what its pages are. Raises
+    NvmeError if the namespace was formatted or detached meanwhile."""
+    in_flight, ranges = namespace.in_flight, _range(namespace, key)
+    while before := in_the_way(in_flight, ranges, writes=writes):
         yield before
     return None
 
