@@ -224,18 +224,6 @@ class Pool:
         units = (unit.task is not None for unit in self.units)
         return bool(self.ready or self._arriving) or any(units)
 
-    def advance(self, now: int, most: int = 1 << 62) -> int | None:
-        """Go on until `now`, by at most so many steps.
-
-        Returns the time of the next step; None while it is not known, or there is none.
-        """
-        while (event := self.following) is not None and event.kind is not Kind.UNKNOWN:
-            if event.at > now or most == 0:
-                return event.at
-            most -= 1
-            self.take(event)
-        return None
-
     @property
     def following(self) -> Event | None:
         """Its next step; None if there is none before a task is resumed."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import ceil
 
 import pytest
 
 from potash_device.bandwidth import Bandwidth, Flow, Transfer
+from potash_device.timeline import Timeline
+from potash_device.units import Ahead, Pool, Task
 
 
 @dataclass
@@ -90,6 +93,93 @@ def test_ends_are_those_of_a_simulation() -> None:
 @pytest.mark.slow
 def test_two_thousand_ends_are_those_of_a_simulation() -> None:
     compare(range(2000))
+
+
+@dataclass(eq=False, kw_only=True)
+class Moving(Task):
+    """A task that uses its core and then DRAM, of which so much of the core is known so far."""
+
+    core: int
+    dram: int
+    pool: Pool
+    flow: Flow
+    bandwidth: Bandwidth
+    shown: int = 0
+    moves: bool = False
+
+    def ahead(self) -> Ahead:
+        return Ahead(max(0, min(self.shown, self.core) - self.done), self.shown > self.core)
+
+    def reached(self, at: int) -> int | None:
+        if self.moves:
+            return None
+        self.moves = self.waits = True
+        self.bandwidth.begin(self.flow, self.dram, at, partial(self.pool.resume, self))
+        return at
+
+
+Job = tuple[int, int, int]
+"""The arrival of a task, and the times that its core and DRAM take for it."""
+
+
+def simulated_jobs(weights: list[int], jobs: list[list[Job]]) -> list[list[int]]:
+    """The ends of the tasks of each pool, which run one after the other."""
+    ends: list[list[int]] = [[] for _ in jobs]
+    left = [[[Fraction(core), Fraction(dram)] for _, core, dram in pool] for pool in jobs]
+    now = 0
+    while any(len(done) < len(pool) for done, pool in zip(ends, jobs, strict=True)):
+        running = [n for n, pool in enumerate(jobs)
+                   if len(ends[n]) < len(pool) and pool[len(ends[n])][0] <= now]  # fmt: skip
+        moving = [n for n in running if not left[n][len(ends[n])][0]]
+        total = sum(weights[n] for n in moving)
+        rates = {n: Fraction(weights[n], total) if n in moving else Fraction(1) for n in running}
+        times = [now + ceil(left[n][len(ends[n])][n in moving] / rates[n]) for n in running]
+        times += [at for pool in jobs for at, _, _ in pool if at > now]
+        passed, now = min(times) - now, min(times)
+        for n in running:
+            of_task = left[n][len(ends[n])]
+            of_task[n in moving] -= rates[n] * passed
+            if n in moving and of_task[1] <= 0:
+                ends[n].append(now)
+    return ends
+
+
+def shared_jobs(weights: list[int], jobs: list[list[Job]], seed: int) -> list[list[int]]:
+    """The same ends, where it becomes known bit by bit in any order what tasks do."""
+    source, timeline, bandwidth = random.Random(seed), Timeline(), Bandwidth()
+    timeline.bandwidths, timeline.pools = [bandwidth], [Pool() for _ in jobs]
+    flows, now = [Flow(weight) for weight in weights], 0
+    tasks = [
+        [Moving(at, core=core, dram=dram, pool=pool, flow=flow, bandwidth=bandwidth)
+         for at, core, dram in of_pool]
+        for of_pool, pool, flow in zip(jobs, timeline.pools, flows, strict=True)
+    ]  # fmt: skip
+    coming = sorted((task for of_pool in tasks for task in of_pool), key=lambda task: task.arrived)
+    every = list(coming)
+    while any(task.end is None for task in every):
+        now += source.randrange(40)
+        while coming and coming[0].arrived <= now:
+            task = coming.pop(0)
+            task.pool.arrive(task)
+        for task in source.sample(every, source.randrange(len(every) + 1)):
+            task.shown += source.randrange(60)
+        timeline.advance(now)
+    return [[task.end or 0 for task in of_pool] for of_pool in tasks]
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(100), pytest.param(range(2000), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_tasks_share_dram_in_the_same_way_however_they_become_known(seeds: range) -> None:
+    for seed in seeds:
+        source = random.Random(seed)
+        weights = [source.choice([1, 1, 2, 5]) for _ in range(source.randrange(1, 5))]
+        jobs = [
+            sorted((source.randrange(1, 200), source.randrange(1, 100), source.randrange(1, 100))
+                   for _ in range(source.randrange(1, 5)))
+            for _ in weights
+        ]  # fmt: skip
+        assert shared_jobs(weights, jobs, seed) == simulated_jobs(weights, jobs), seed
 
 
 def ends(*flows: tuple[Flow, int, int]) -> list[int | None]:

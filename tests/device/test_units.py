@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from potash_device.timeline import Timeline
 from potash_device.units import (
     HOST,
     Ahead,
@@ -21,6 +22,13 @@ from potash_device.units import (
     Unit,
     UnitScheduler,
 )
+
+
+def advance(pool: Pool, now: int) -> int | None:
+    """Have the pool go on until a time. Returns the time of its next step, if that is known."""
+    timeline = Timeline()
+    timeline.pools.append(pool)
+    return timeline.advance(now)
 
 
 @dataclass(eq=False)
@@ -190,7 +198,7 @@ def ends(source: random.Random, given: Sequence[Given], pool: Pool) -> list[int]
             pool.arrive(coming.pop(0))
         for task in source.sample(tasks, source.randrange(len(tasks) + 1)):
             task.shown += source.randrange(10)
-        following = pool.advance(now)
+        following = advance(pool, now)
         assert following is None or following > now
     return [task.end or 0 for task in tasks]
 
@@ -242,8 +250,8 @@ def queue(count: int, units: int, load: float, scheduler: UnitScheduler) -> tupl
         at += source.expovariate(load * units / service)
         tasks.append(Known(round(at), length=service, shown=service))
         pool.arrive(tasks[-1])
-        pool.advance(round(at))
-    pool.advance(1 << 62)
+        advance(pool, round(at))
+    advance(pool, 1 << 62)
     end = max(task.end or 0 for task in tasks)
     waited = sum((task.end or 0) - task.arrived - service for task in tasks) / count / service
     return count * service / (units * end), waited
@@ -265,7 +273,7 @@ def test_short_slices_share_a_unit_equally() -> None:
     tasks = [Known(0, length=length, shown=length) for length in lengths]
     for task in tasks:
         pool.arrive(task)
-    pool.advance(1 << 62)
+    advance(pool, 1 << 62)
     assert [task.end for task in tasks] == pytest.approx([300_000, 500_000, 600_000], abs=30)
 
 
@@ -274,10 +282,10 @@ def test_a_task_that_is_given_up_frees_its_unit_at_that_time() -> None:
     first, second, third = (Known(number, length=100) for number in range(3))
     for task in (first, second, third):
         pool.arrive(task)
-    assert pool.advance(50) is None, "nothing is known of the first"
+    assert advance(pool, 50) is None, "nothing is known of the first"
     pool.drop(second, 50)
     pool.drop(first, 60)
-    pool.advance(60)
+    advance(pool, 60)
     assert (second.start, third.start) == (None, 60)
 
 
@@ -300,7 +308,7 @@ def test_a_task_that_waits_for_a_device_keeps_its_unit_for_its_slice() -> None:
     reader, other = Reader(0, length=40, shown=40, until=70), Known(0, length=30, shown=30)
     pool.arrive(reader)
     pool.arrive(other)
-    pool.advance(1 << 62)
+    advance(pool, 1 << 62)
     # The reader has the unit until the device is done, as its slice has passed then.
     assert (other.start, other.end, reader.end) == (70, 125, 130)
 
@@ -331,7 +339,7 @@ def test_a_scheduler_that_is_wrong_is_replaced_and_no_task_is_lost(found: object
     tasks = [Known(number, length=10, shown=10) for number in range(9)]
     for task in tasks:
         pool.arrive(task)
-    assert pool.advance(1 << 62) is None
+    assert advance(pool, 1 << 62) is None
     assert [task.end for task in tasks] == [10, 11, 20, 21, 30, 31, 40, 41, 50]
     assert len(said) == 1
     assert "first come is first served" in said[0]
