@@ -288,7 +288,7 @@ def execute(
 )
 @common.json_option(ChainExecuted)
 def chain(device: str, steps: Sequence[_Step], nsid: int | None, timeout: float | None) -> None:
-    """Run programs one after another by one command, and print the last result.
+    """Run programs one after another, and print the last result.
 
     A STEP is a program index, memory ranges ([NSID:]START:LENGTH) and up to two parameters, all
     separated by spaces. The first parameter may be "previous", the result of the step before.
