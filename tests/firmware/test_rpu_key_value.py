@@ -300,16 +300,16 @@ COMMANDS = st.tuples(
 @settings(max_examples=25)
 @given(st.lists(KEYS, min_size=6, max_size=6, unique=True), st.lists(COMMANDS, max_size=40))
 def test_the_namespace_is_a_dictionary(
-    known: list[bytes], commands: list[tuple[int, int, int, int, bool]]
+    chosen: list[bytes], commands: list[tuple[int, int, int, int, bool]]
 ) -> None:
     model: dict[bytes, bytes] = {}
     with powered(None, NamespaceShape(MIB), NamespaceShape.key_value(200_000)) as host:
         for step, (opcode, number, size, options, sgl) in enumerate(commands):
-            key = known[number]
+            key = chosen[number]
             if opcode == STORE:
                 value = step.to_bytes(1, "little") * size
                 used = sum(map(len, {**model, key: value})) + sum(
-                    len(one) for one in {**model, key: value}.values()
+                    len(stored) for stored in {**model, key: value}.values()
                 )
                 expected = 0
                 if options == MUST_EXIST and key not in model:

@@ -42,8 +42,8 @@ SHAPES = (NamespaceShape(64 * KIB), NamespaceShape.key_value(PAGES * PAGE, 64 * 
 def powered(
     *, index_on_flash: bool = False, blocks: int = 20, path: Path | None = None
 ) -> Iterator[Host]:
-    known = path is not None and (path / "namespaces.toml").exists()
-    with Drive.open(path, () if known else SHAPES) as drive:
+    exists = path is not None and (path / "namespaces.toml").exists()
+    with Drive.open(path, () if exists else SHAPES) as drive:
         time = TimeSettings(
             FtlDrive(replace(PROFILE, blocks=blocks)), index_on_flash=index_on_flash
         )
@@ -88,8 +88,8 @@ def test_a_value_costs_what_its_pages_cost() -> None:
             profile.submission_ns + profile.other_command_ns + profile.completion_ns
         )
         assert took(host, RETRIEVE, b"empty", PAGE) == absent
-        one, all16 = took(host, RETRIEVE, b"k1", PAGE), took(host, RETRIEVE, b"k16", 65536)
-        assert profile.read_ns[0] < one < all16 < 16 * one
+        single, all16 = took(host, RETRIEVE, b"k1", PAGE), took(host, RETRIEVE, b"k16", 65536)
+        assert profile.read_ns[0] < single < all16 < 16 * single
         # Only the pages of the first bytes are read.
         assert took(host, RETRIEVE, b"k16", PAGE) < all16 / 2
 

@@ -340,7 +340,7 @@ def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]
 
 def stored_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:
     """The namespaces whose contents are durable."""
-    return {nsid: one for nsid, one in shapes.items() if one.has_blocks or one.has_values}
+    return {nsid: shape for nsid, shape in shapes.items() if shape.has_blocks or shape.has_values}
 
 
 @dataclass

@@ -164,6 +164,9 @@ def _runs(pages: Pages) -> Iterable[tuple[int, int]]:
     """First page and number of pages that follow each other."""
     if not pages:
         return
-    begins = [0, *(at for at, (one, other) in enumerate(pairwise(pages), 1) if other != one + 1)]
+    begins = [
+        0,
+        *(at for at, (page, following) in enumerate(pairwise(pages), 1) if following != page + 1),
+    ]
     for begin, end in pairwise([*begins, len(pages)]):
         yield pages[begin], end - begin

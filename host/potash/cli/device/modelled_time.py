@@ -244,10 +244,14 @@ def _drive(
     groups = 1 if placement is None else placement.groups
     streams = 1 if placement is None else placement.handles * groups
     shapes = stored_of(media.shapes).values()
-    zones = [ZoneShape(one.zones, one.zone_size, one.zone_capacity) for one in shapes if one.zones]
-    records = sum(one.size - one.data_size for one in shapes if one.zones)
-    indexes = sum(one.flash_size - one.size for one in shapes if one.has_values)
-    pages = sum(-(-one.flash_size // PAGE) for one in shapes)
+    zones = [
+        ZoneShape(shape.zones, shape.zone_size, shape.zone_capacity)
+        for shape in shapes
+        if shape.zones
+    ]
+    records = sum(shape.size - shape.data_size for shape in shapes if shape.zones)
+    indexes = sum(shape.flash_size - shape.size for shape in shapes if shape.has_values)
+    pages = sum(-(-shape.flash_size // PAGE) for shape in shapes)
     capacity = max(pages * PAGE, media.capacity - records + indexes)
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
