@@ -148,7 +148,7 @@ class _Call:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cancelled = threading.Event()
+        self._cancelled = False
         self._command: Future[Completion] | None = None
 
     def send(
@@ -156,18 +156,14 @@ class _Call:
     ) -> Future[Completion]:
         with self._lock:
             self._command = asyncio.run_coroutine_threadsafe(command, loop)
-            if self._cancelled.is_set():
-                self._cancelled.clear()
+            if self._cancelled:
+                self._cancelled = False
                 self._command.cancel()
             return self._command
 
-    def sleep(self, seconds: float) -> None:
-        self._cancelled.wait(seconds)
-
     def cancel(self) -> None:
         with self._lock:
-            if self._command is None or not self._command.cancel():
-                self._cancelled.set()
+            self._cancelled = self._command is None or not self._command.cancel()
 
 
 class _Connection:
@@ -201,10 +197,6 @@ class _Connection:
 
     def await_event(self, timeout: float) -> int | None:
         raise InvalidRequest("asynchronous events are for potash.sdk.open over vfio-user")
-
-    def sleep(self, seconds: float) -> None:
-        call: _Call = self._calls.current
-        call.sleep(seconds)
 
     def reset(self) -> None:
         async def work() -> None:
@@ -366,8 +358,7 @@ class AsyncDevice(Wrapped[sdk.Device]):
     async def accelerator(self, accelerator_id: int | None = None) -> AsyncAccelerator:
         """Call `Device.accelerator`; the end of a job is polled for."""
         found = await self.call(sdk.Device.accelerator, accelerator_id)
-        patient = sdk.Accelerator(self._wrapped, found.description, sleep=self._connection.sleep)
-        return AsyncAccelerator(self._connection, patient)
+        return AsyncAccelerator(self._connection, found)
 
 
 @asynccontextmanager
