@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from potash_device import object_code
 from potash_firmware.bpf.arena import BASE
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
@@ -200,7 +201,7 @@ def divisions() -> dict[str, Any]:
         " store i128 %z, ptr %c, align 1\n ret void }"
         for name in names
     )
-    owner = runtime.load() and compiler.load(compiler.compile_assembly(text, names))
+    owner = runtime.load() and object_code.load(compiler.compile_assembly(text, names))
     kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
     found = {name: kind(owner.get_function_address(f"t{name}")) for name in names}
     return found | {"owner": owner}

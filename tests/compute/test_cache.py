@@ -9,7 +9,7 @@ from pathlib import Path
 import llvmlite
 import pytest
 
-from potash_device import cache
+from potash_device import cache, object_code
 from potash_device.cache import Store
 from potash_device.vta.fast import compiling
 from potash_firmware.bpf.engine import Engine, usable
@@ -246,9 +246,9 @@ def test_without_llvm_programs_run_in_the_interpreter(
 ) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.setattr(runtime, "load", runtime.load.__wrapped__)
-    compiler.llvm.cache_clear()
+    object_code.llvm.cache_clear()
     with caplog.at_level(logging.WARNING):
         chosen = usable(Engine.NATIVE)
-    compiler.llvm.cache_clear()
+    object_code.llvm.cache_clear()
     assert chosen is Engine.INTERPRETER
     assert "llvmlite cannot be used" in caplog.text

@@ -128,7 +128,7 @@ def _of_all(values: Any) -> compiling.Number:
 
 class TestEntries:
     def test_they_are_compiled_with_what_they_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiling, "cache_folder", lambda _: None)  # or it was compiled before
+        monkeypatch.setattr(compiling, "cache_folder", lambda: None)  # or it was compiled before
         assert compiling.entry(_of_all)(np.arange(3)) == 14
         part: Any = _doubled
         (found,) = part.overloads.values()

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 import potash_firmware
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.words import SMALLEST
 
 OURS = {"potash", "nvme_spec", "csd_spec", "pyvfio_user", "potash_wire"}
 TOO_HEAVY = {"asyncio", "ctypes", "email", "logging", "multiprocessing", "subprocess"}
@@ -71,6 +73,16 @@ def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
 def test_a_device_starts_without_what_only_its_workers_need(module: str) -> None:
     packages = {name.partition(".")[0] for name in imported(module)}
     assert not packages & {"ai_edge_litert", "cffi", "email", "llvmlite", "numba", "numpy"}
+
+
+def test_a_modelled_drive_needs_no_compiler_once_its_code_is_compiled() -> None:
+    """numba takes longer and more memory than all else."""
+    Drive(SMALLEST).prepare()
+    script = "import sys; from potash.cli.device.modelled_time import preload; preload();"
+    script += "print('numba' in sys.modules, 'potash_firmware.ftl.page' in sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_a_device_imports_nothing_that_parses_or_runs_programs() -> None:

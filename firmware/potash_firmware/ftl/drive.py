@@ -2,17 +2,16 @@
 
 import struct
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import NEVER, SLC, rest
-from potash_firmware.ftl.frontiers import place
+from potash_firmware.ftl.compiled import bound, run
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
-from potash_firmware.ftl.native import WORDS
-from potash_firmware.ftl.page import keep, make_room, run
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, counters, report, spread, wear
 from potash_firmware.ftl.requests import (
@@ -48,13 +47,17 @@ from potash_firmware.ftl.state import (
     VICTIM,
     WORN_OUT,
     WRITTEN,
+    DriveState,
     new_cache,
     new_state,
 )
+from potash_firmware.ftl.words import Batch, Words
 
 _PACK = struct.Struct(f"{COLUMNS}q").pack_into
 _NONE = np.empty(0, np.int64)
 """Requests in flight, if requests arrive at their own times."""
+_OWN = ("_words", "_row", "_done", "_completion", "_single", "_served", "_serve_row")
+"""Attributes of which a copy of a drive has its own."""
 
 
 class Drive:
@@ -75,13 +78,25 @@ class Drive:
         order = self.policies.dies(profile.channels, profile.dies)
         self.state = new_state(profile, order)
         self._pages = profile.logical_pages
-        self._words: NDArray[np.int64] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what `submit` hands to compiled code."""
+        self._words: Words | None = None
         """The state for compiled code, once it was used."""
-        self._row = np.zeros((1, COLUMNS), np.int64)
-        self._completion = np.zeros(1, np.int64)
+        row, self._done = np.zeros((1, COLUMNS), np.int64), np.zeros(1, np.int64)
+        self._single = Words(Batch(row, self._done, _NONE))
+        self._row, self._completion = row.data, self._done.data
+        self._served = self._single.results
+        self._serve_row: Callable[[int], int] | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_words": None}  # a copy has arrays of its own
+        # A copy has arrays of its own.
+        return {name: value for name, value in self.__dict__.items() if name not in _OWN}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__ |= values
+        self._begin()
 
     @property
     def now(self) -> int:
@@ -201,10 +216,21 @@ class Drive:
             problem := problem_of(self.profile, self.now, time, op, first, count, stream)
         ):
             raise RequestError(f"request 0 {problem}")
-        row, completion = self._row, self._completion
-        _PACK(row.data, 0, time, op, first, count, stream, fua)
-        self._serve(row, completion, _NONE)
-        return int(completion.item())
+        _PACK(self._row, 0, time, op, first, count, stream, fua)
+        serve = self._serve_row
+        if serve is None:
+            serve = self._serve_row = bound(self._state_words(), self._single)
+        if serve(0):
+            raise RuntimeError("compiled code has failed")
+        if not self._served[0]:
+            self._serve_by_policies(self._state_words(), self._single, self._done, 0)
+        return self._completion[0]
+
+    def _state_words(self) -> Words:
+        words = self._words
+        if words is None:
+            words = self._words = Words(self.state)
+        return words
 
     def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
         """Completions of the requests, an array of `REQUEST`: WORN if one is refused, FAILED if a
@@ -216,7 +242,7 @@ class Drive:
         """
         check(self.profile, requests, self.now)
         completions = np.empty(len(requests), np.int64)
-        self._serve(_rows(requests), completions, _NONE)
+        self._serve(Words(Batch(_rows(requests), completions, _NONE)), completions)
         return completions
 
     def closed_loop(
@@ -231,36 +257,26 @@ class Drive:
         check(self.profile, requests, self.now)
         rows, completions = _rows(requests), np.empty(len(requests), np.int64)
         try:
-            self._serve(rows, completions, flying)
+            self._serve(Words(Batch(rows, completions, flying)), completions)
         finally:
             requests["time"] = rows[:, 0]
         return completions
 
-    def _serve(
-        self, rows: NDArray[np.int64], completions: NDArray[np.int64], flying: NDArray[np.int64]
-    ) -> None:
-        words = self._words
-        if words is None:
-            words = self._words = np.zeros(WORDS, np.int64)
-            keep(self.state, words)
-        index = run(words, rows, completions, flying, 0)
-        if index < len(rows):
-            self._serve_by_policies(words, rows, completions, flying, index)
+    def _serve(self, batch: Words, completions: NDArray[np.int64]) -> None:
+        words = self._state_words()
+        index = run(words, batch)
+        if index < len(completions):
+            self._serve_by_policies(words, batch, completions, index)
 
     def _serve_by_policies(
-        self,
-        words: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        completions: NDArray[np.int64],
-        flying: NDArray[np.int64],
-        index: int,
+        self, words: Words, batch: Words, completions: NDArray[np.int64], index: int
     ) -> None:
         """Go on with the request at `index`, which needs a victim."""
         registers = self.state.registers
         victims = 0
         at = None
         try:
-            while index < len(rows):
+            while index < len(completions):
                 victims = victims + 1 if at == (index, registers[STEP]) else 0
                 at = index, int(registers[STEP])
                 try:
@@ -275,7 +291,7 @@ class Drive:
                     completions[index] = FAILED
                     registers[BEGUN] = 0
                     index += 1
-                index = run(words, rows, completions, flying, index)
+                index = run(words, batch, index)
         finally:
             registers[BEGUN] = 0
 
@@ -296,10 +312,18 @@ class Drive:
 
     def become(self, other: "Drive") -> None:
         """Have the state of another drive, of the same profile."""
-        self.state, self._words = other.state, None
+        self._replace(other.state)
+
+    def _replace(self, state: DriveState) -> None:
+        """Have other arrays, to which compiled code is bound anew."""
+        self.state, self._words, self._serve_row = state, None, None
 
     def resize_cache(self, time: int, host: int) -> int:
         """See `Ftl`."""
+        # They run as Python, but their import is that of the compiler.
+        from potash_firmware.ftl.frontiers import place
+        from potash_firmware.ftl.page import make_room
+
         profile, s, r = self.profile, self.state, self.state.registers
         if not profile.mapping_cache:
             raise FtlError("the drive has its whole mapping in memory")
@@ -317,7 +341,7 @@ class Drive:
                 end = max(end, int(place(s, profile.streams, page, time)))
                 s.counters[TRANSLATION] += 1
         cached = new_cache(profile, profile.mapping_cache + host)
-        self.state, self._words = s._replace(cached=cached), None
+        self._replace(s._replace(cached=cached))
         s.cached_at[:] = -1
         r[[CACHED, HAND]] = 0
         return end

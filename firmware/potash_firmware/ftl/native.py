@@ -1,34 +1,25 @@
-"""The state of a drive as compiled code holds it, in one array.
+"""The state of a drive and a batch of requests as compiled code finds them, by one address each.
 
 To hand over the thirty arrays of a state takes 3 µs, ten times as long as to serve a request. So
-they are handed over once, and compiled code finds their addresses and sizes in this array. Its
-functions hand over the address of it alone.
+their addresses and sizes are in an array of words (`words.Words`), and functions hand over the
+address of that alone.
 """
 
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba.core import imputils, types
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import models, register_model
 
-from potash_device.flash.profile import Profile, Rate
 from potash_device.vta.fast.compiling import intrinsic
-from potash_firmware.ftl.state import new_state
+from potash_firmware.ftl.words import sample_batch, sample_state
 
-SMALLEST = Profile(
-    channels=1, dies=1, planes=1, blocks=8, pages=1, page_bytes=4096, program_pages=1,
-    capacity=4096, read_ns=(1,), program_ns=(1,), erase_ns=1, bus=Rate(1, 1), link=Rate(1, 1),
-)  # fmt: skip
-"""A drive for which the same code is compiled as for any other."""
-STATE: Any = numba.typeof(new_state(SMALLEST, [0]))  # type: ignore[no-untyped-call]
+_STATE: Any = numba.typeof(sample_state())  # type: ignore[no-untyped-call]
 """The type of a state in compiled code, which is the same for all drives."""
+_BATCH: Any = numba.typeof(sample_batch())  # type: ignore[no-untyped-call]
 _INDEX: Any = ir.IntType(32)
-WORDS = 512
-"""Elements of the array, of 8 bytes: more than a state takes."""
-
 
 _lowers: Any = imputils.lower_getattr_generic
 
@@ -86,29 +77,18 @@ def _part(builder: Any, address: Any, index: int) -> Any:
     return builder.gep(address, [_INDEX(0), _INDEX(index)], inbounds=True)
 
 
-def _pointer(context: Any, builder: Any, address: Any) -> Any:
-    kind = context.get_value_type(STATE)
-    if context.get_abi_sizeof(kind) > WORDS * np.int64().itemsize:
-        raise TypeError("a drive's state has more arrays than there is room for")
-    return builder.inttoptr(address, kind.as_pointer())
+def _at(target: Any) -> Any:
+    """A function from an address to the `Pointer` there."""
+
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            kind = context.get_value_type(target)
+            return builder.inttoptr(arguments[0], kind.as_pointer())
+
+        return Pointer(target)(types.int64), generate
+
+    return pointer
 
 
-@intrinsic
-def loaded(typing: Any, address: Any) -> Any:
-    """The state that `store` has left at an address, as a `Pointer`."""
-
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        return _pointer(context, builder, arguments[0])
-
-    return Pointer(STATE)(types.int64), generate
-
-
-@intrinsic
-def store(typing: Any, state: Any, address: Any) -> Any:
-    """Leave a state at an address."""
-
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        builder.store(arguments[0], _pointer(context, builder, arguments[1]))
-        return context.get_dummy_value()
-
-    return types.void(STATE, types.int64), generate
+state, batch = _at(_STATE), _at(_BATCH)

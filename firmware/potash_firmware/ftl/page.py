@@ -3,12 +3,8 @@
 Policies stay in Python: compiled code returns where it needs a victim, and goes on from there.
 """
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from potash_device.cache import Store
-from potash_device.flash import array
 from potash_device.flash import state as flash
 from potash_device.flash.array import in_memory, sense
 from potash_device.flash.calendars import send
@@ -23,34 +19,21 @@ from potash_firmware.ftl.requests import WORN
 from potash_firmware.ftl.state import DriveState
 from potash_firmware.ftl.zones import buffer_of_zones, finish, reset, stage
 
-STORE = Store(
-    "timing",
-    [Path(__file__).parent, Path(array.__file__).parent, Path(compiling.__file__)],
-    compiling.versions,
-)
+
+def object_file() -> tuple[str, bytes]:
+    """`run` as an object file, and its symbol there."""
+    return compiling.object_of(run, 3)
 
 
-def is_compiled() -> bool:
-    """True if the code of `run` is in the cache, or if there is none."""
-    folder = compiling.cache_folder(STORE)
-    return folder is None or any(folder.rglob("page.run-*.nbc"))
-
-
-@partial(compiling.entry_of, STORE)
-def keep(s: DriveState, words: Any) -> None:
-    """Have `run` find a state in an array of WORDS, for as long as the state's arrays exist."""
-    native.store(s, words.ctypes.data)
-
-
-@partial(compiling.entry_of, STORE)
-def run(words: Any, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
+def run(state_at: Number, batch_at: Number, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 
-    `words` are those of `keep`. `requests` has the columns of `REQUEST`. If `flying` is not empty,
-    it is a heap of completion times: a request arrives at the first, which its own completion
-    replaces.
+    A state and a batch are at addresses of `words.Words`. If `flying` is not empty, it is a heap
+    of completion times: a request arrives at the first, which its own completion replaces.
     """
-    s = native.loaded(words.ctypes.data)
+    s = native.state(state_at)
+    batch = native.batch(batch_at)
+    requests, completions, flying = batch.requests, batch.completions, batch.flying
     r = s.registers
     while index < requests.shape[0]:
         request = requests[index]

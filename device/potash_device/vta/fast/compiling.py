@@ -22,7 +22,6 @@ from numba.core.targetconfig import TargetConfig
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import overload as _overload
 
-from potash_device.cache import Store
 from potash_device.vta import compiled_code
 
 # The assembler is for the tiles' inline assembly.
@@ -53,18 +52,17 @@ OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy", "_n
 would cost more than a small tile does; so compiled code cannot make arrays either."""
 
 
+_WITHOUT_WRAPPERS: Any = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Nobody calls the function from Python."""
+
+
 def entry(function: _Function) -> _Function:
     """A function that Python calls: it is compiled with everything that it calls, at its first
     call.
 
     The GIL is free while it runs, and nothing is checked in it.
     """
-    return entry_of(STORE, function)
-
-
-def entry_of(store: Store, function: _Function) -> _Function:
-    """Compile as `entry` does, with `store` as the cache of the code."""
-    folder = cache_folder(store)
+    folder = cache_folder()
     before = _settings.CACHE_DIR
     _settings.CACHE_DIR = str(folder or "")
     try:
@@ -74,6 +72,16 @@ def entry_of(store: Store, function: _Function) -> _Function:
     finally:
         _settings.CACHE_DIR = before
     return result
+
+
+def object_of(function: Callable[..., Any], parameters: int) -> tuple[str, bytes]:
+    """A function of machine integers as an object file, and its symbol there: its C type is `int32
+    f(int64 *result, void **error, int64...)`."""
+    dispatcher: Any = numba.njit(pipeline_class=_EntryCompiler, **_WITHOUT_WRAPPERS)(function)
+    signature = (types.int64,) * parameters
+    dispatcher.compile(signature)
+    found = dispatcher.overloads[signature]
+    return found.fndesc.llvm_func_name, found.library._get_compiled_object()
 
 
 def compiled(function: _Function) -> _Function:
@@ -155,7 +163,7 @@ class _PartCompiler(Compiler):
         super().__init__(typing, target, library, *others)  # type: ignore[no-untyped-call]
 
 
-_PART: Any = {**OPTIONS, "nopython": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART: Any = {**_WITHOUT_WRAPPERS, "nopython": True}
 
 
 class _Part(CPUDispatcher):
@@ -226,13 +234,13 @@ def by_type(choose: _Function) -> _Function:
     return cast(_Function, result)
 
 
-STORE, versions = compiled_code.STORE, compiled_code.versions
+STORE = compiled_code.STORE
 
 
 @functools.cache
-def cache_folder(store: Store = STORE) -> Path | None:
+def cache_folder() -> Path | None:
     """The directory of compiled code; None where there is none that belongs to the user alone."""
-    folder = store.directory()
+    folder = STORE.directory()
     if folder is not None:
         try:
             os.utime(folder)

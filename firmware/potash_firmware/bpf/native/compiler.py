@@ -3,11 +3,11 @@
 llvmlite is imported when the first program is compiled or loaded, and nowhere else.
 """
 
-import functools
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from potash_device import object_code
 from potash_device.cache import Store
 from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import blocks, generator, writer
@@ -43,47 +43,22 @@ declare i64 @llvm.bswap.i64(i64)
 """
 
 
-@functools.cache
 def llvm() -> Any:
-    """LLVM, ready for this processor. Raises EngineUnavailable, again at each call."""
+    """LLVM, ready for this processor. Raises EngineUnavailable."""
     try:
-        from llvmlite import binding
-
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        binding.check_jit_execution()
+        return object_code.llvm()
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineUnavailable(f"llvmlite cannot be used: {error}") from None
-    return binding
-
-
-def target(optimisation: int = OPTIMISATION) -> Any:
-    """A new machine for the processor that programs are compiled for: this one."""
-    binding = llvm()
-    return binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(),
-        features=binding.get_host_cpu_features().flatten(),
-        opt=optimisation,
-        jit=True,
-    )
 
 
 def versions() -> tuple[str, ...]:
     """Versions on which an object file depends, besides the program and Potash. Raises
     EngineUnavailable."""
-    binding = llvm()
-    import llvmlite
-
-    return (
-        llvmlite.__version__,
-        ".".join(map(str, binding.llvm_version_info)),
-        binding.get_default_triple(),
-        binding.get_host_cpu_name(),
-        binding.get_host_cpu_features().flatten(),
-    )
+    llvm()
+    return object_code.versions()
 
 
-OBJECTS = Store("bpf", [Path(__file__).parents[1]], versions)
+OBJECTS = Store("bpf", [Path(__file__).parents[1], Path(object_code.__file__)], versions)
 """Compiled programs, and the runtime that they call."""
 
 
@@ -130,7 +105,7 @@ def compile_assembly(text: str, library: Container[str]) -> bytes:
     """An object file that calls only functions in `library`. Raises EngineUnavailable."""
     binding = llvm()
     optimisation = OPTIMISATION if len(text) <= MOST_OPTIMISED else 0
-    machine = target(optimisation)
+    machine = object_code.target(optimisation)
     module = binding.parse_assembly(text)
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
@@ -175,12 +150,3 @@ def symbols(contents: bytes) -> tuple[set[str], set[str]]:
         elif at and symbol.binding == Binding.GLOBAL:
             defined.add(name)
     return defined, undefined
-
-
-def load(contents: bytes) -> Any:
-    """An object file's code and data in this process, for as long as the returned object lives."""
-    binding = llvm()
-    owner = binding.create_mcjit_compiler(binding.parse_assembly(""), target())
-    owner.add_object_file(binding.ObjectFileRef.from_data(contents))
-    owner.finalize_object()
-    return owner

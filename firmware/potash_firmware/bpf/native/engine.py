@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from potash_device import object_code
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import isa, reserve
 from potash_firmware.bpf.arena import BASE, LEAST_FRAME, MAX_CALL_DEPTH, REACH, Arena
@@ -101,7 +102,7 @@ def load(code: bytes, entry: int, by_kind: bool = False) -> Module:
 def place(contents: bytes, entry: int) -> Module:
     """Put an object file into this process. Raises EngineUnavailable."""
     runtime.load()  # it has what a program may call, which LLVM would else take to be at 0
-    owner = compiler.load(contents)
+    owner = object_code.load(contents)
     functions = {
         int(name[1:]): owner.get_function_address(name)
         for name in compiler.symbols(contents)[0]

@@ -16,6 +16,7 @@ import signal
 import threading
 from typing import Any, NamedTuple
 
+from potash_device import object_code
 from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native.context import SideExit, Word
@@ -49,7 +50,7 @@ def load() -> Runtime:
     if contents is None:
         contents = compiler.compile_assembly(_text(), _LIBRARY)
         compiler.OBJECTS.keep(name, contents)
-    owner = compiler.load(contents)
+    owner = object_code.load(contents)
     try:
         library = ctypes.CDLL("libgcc_s.so.1")
     except OSError as error:

@@ -122,9 +122,9 @@ def preload() -> None:
     """Import the model and load its compiled code, so that processes forked from this one share
     both."""
     from potash_firmware.ftl import custom, named, saving  # noqa: F401
+    from potash_firmware.ftl.compiled import is_compiled
     from potash_firmware.ftl.drive import Drive
-    from potash_firmware.ftl.native import SMALLEST
-    from potash_firmware.ftl.page import is_compiled
+    from potash_firmware.ftl.words import SMALLEST
     from potash_firmware.rpu.timing import modelled  # noqa: F401
 
     drive = Drive(SMALLEST)
