@@ -1,7 +1,7 @@
-"""A file system made for zones: written, crashed, checked.
+"""File systems made for zones: written, crashed, checked.
 
 The guest's Linux has such file systems as modules only, which `potash guest` leaves out; this
-downloads them, and the tools for one. Run it with
+downloads them, and the tools for Btrfs. Run it with
 
     pytest -m slow tests/vm/test_zoned_file_system.py
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 import lzma
 import re
 import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from potash.sdk.progress import silent
+from potash.testing import booted_device
 from potash.vm import rootfs
 from potash.vm.drive import device_process
 from potash.vm.errors import GuestTimeout, PackagesUnavailable
@@ -54,13 +57,53 @@ cat /tmp/sums
 """
 
 
-def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tmp_path: Path) -> None:
+@pytest.fixture
+def tree(images: GuestImages) -> Path:
+    """A kernel with its modules, and the tools."""
     try:
         with images.cache.locked(silent), Archive(images.cache, None, silent) as archive:
-            tree = archive.tree(TOOLS)
+            return archive.tree(TOOLS)
     except PackagesUnavailable as error:
         pytest.skip(str(error))
-    images = with_file_system(images, tree, tmp_path)
+
+
+def test_files_of_zonefs_are_zones(images: GuestImages, tree: Path, tmp_path: Path) -> None:
+    """Each zone behind the first is a file that is appended to, with the write pointer as its
+    size."""
+    images = with_file_system(images, tree, tmp_path, "zonefs")
+    media, socket = tmp_path / "drive", tmp_path / "socket"
+    with booted_device(media=media, options=DRIVE) as device:
+        device.write(0, zonefs_superblock())
+    mount = "mkdir /mnt/zones && mount -t zonefs /dev/nvme0n1 /mnt/zones && cd /mnt/zones/seq"
+    append = "dd if=/tmp/data bs=65536 oflag=direct,append conv=notrunc"
+    with (
+        suppress(GuestTimeout),
+        device_process(socket, "--media", str(media), *DRIVE) as process,
+        Guest(images, socket) as guest,
+    ):
+        sh(guest, f"{SETUP}; {mount}; ls | wc -l | grep -w 63")
+        sh(guest, "head -c 1048576 /dev/urandom > /tmp/data")
+        sh(
+            guest,
+            f"cd /mnt/zones/seq; {append} of=0; {append} of=5; {append} of=5; truncate -s 0 0",
+        )
+        sums = sh(guest, "cd /mnt/zones/seq; sync 5; sha256sum 5; stat -c %s 0 5")
+        process.kill()
+        process.wait()
+    assert sums.split()[2:] == ["0", "2097152"]
+    with device_process(socket, "--media", str(media), *DRIVE), Guest(images, socket) as guest:
+        assert sh(guest, f"{SETUP}; {mount}; sha256sum 5; stat -c %s 0 5") == sums
+
+
+def zonefs_superblock() -> bytes:
+    """An empty file system, as `zonefs_super` of Linux's fs/zonefs/zonefs.h has it."""
+    block = struct.pack("<II64s16sQIII", 0x5A4F4653, 0, b"", bytes(range(16)), 0, 0, 0, 0)
+    block = block.ljust(4096, b"\0")
+    return block[:4] + struct.pack("<I", zlib.crc32(block) ^ 0xFFFF_FFFF) + block[8:]
+
+
+def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tree: Path, tmp_path: Path) -> None:
+    images = with_file_system(images, tree, tmp_path, "btrfs")
     media, socket = tmp_path / "drive", tmp_path / "socket"
 
     with (
@@ -84,14 +127,16 @@ def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tmp_path: Path) -> 
         sh(guest, "head -c 1048576 /dev/urandom > /mnt/zoned/more && sync && umount /mnt/zoned")
 
 
-def with_file_system(images: GuestImages, tree: Path, folder: Path) -> GuestImages:
-    """The guest with the tree's kernel, its modules of Btrfs, and the tools."""
+def with_file_system(
+    images: GuestImages, tree: Path, folder: Path, file_system: str
+) -> GuestImages:
+    """The guest with the tree's kernel, its modules of a file system, and the tools."""
     (packed,) = tree.glob("boot/vmlinuz-*")
     with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
     linux = folder / "vmlinux"
     linux.write_bytes(vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
     archive = rootfs.Archive()
-    order = list(modules(tree, "btrfs"))
+    order = list(modules(tree, file_system))
     for name, content in order:
         archive.file(f"modules/{name}.ko", content)
     archive.file("modules/order", "".join(f"{name}.ko\n" for name, _ in order).encode())
