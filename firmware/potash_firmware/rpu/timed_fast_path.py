@@ -27,6 +27,7 @@ from potash_firmware.rpu.namespaces.namespace import FastAccess
 from potash_firmware.rpu.outstanding import OUTSTANDING_LIMIT, CommandTask
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.modelled import ModelledTime
+from potash_firmware.rpu.timing.transfers import Crossing
 
 _COMMAND = int(CompletionKind.COMMAND)
 
@@ -62,7 +63,7 @@ class TimedCommand(CommandTask):
     It is a task without a generator: all that is left of it is to complete.
     """
 
-    __slots__ = ("batch", "index", "kind")
+    __slots__ = ("batch", "crossing", "index", "kind")
     name: int
     waits_for: int
     pausable = True
@@ -74,6 +75,8 @@ class TimedCommand(CommandTask):
         self.kind = kind
         self.waits_for = due
         self.over = False
+        self.crossing: Crossing | None = None
+        """The transfers of its data, until it is known when they end."""
 
     @property
     def command(self) -> Command:  # type: ignore[override]
@@ -82,8 +85,15 @@ class TimedCommand(CommandTask):
         entry = batch.entry(self.index)
         return Command(entry, batch.queue, CommandSet(self.kind.csi), batch.fetched)
 
+    def crossed(self, due: int) -> None:
+        """It is known when its data have been transferred, and it completes."""
+        self.waits_for, self.crossing = due, None
+        self.batch.path.put(due, self)
+
     def close(self) -> None:
         self.over = True
+        if self.crossing is not None:
+            self.crossing.drop()
 
     def wake(self, value: object = None) -> None:
         self.batch.path.wake(self)
@@ -115,6 +125,7 @@ class TimedMedia:
         if path.timing.has_errors:
             self._pages = 0  # `charge` looks whether pages could be read.
         self._submit = drive.submit
+        self._shares = path.timing.transfers.sharing is not None
         self._data, self._hints, self._calls = drive.data, drive.hints, drive.calls
         self.require_whole = media.require_whole
 
@@ -134,21 +145,24 @@ class TimedMedia:
         self._path.kind = kind
         length = len(views[0]) if len(views) == 1 else sum(map(len, views))
         first, end = offset // PAGE, -(-(offset + length) // PAGE)
+        shares, inwards = self._shares, op is Op.WRITE
         try:
             if end <= self._pages and not (
                 self._hints and op is Op.WRITE and timing.describes_writes(self._nsid)
             ):
+                if shares:
+                    timing.drive.free_link()
                 done = self._submit(self._path.arrival, op, self._start + first, end - first)
                 timing.asked = done * timing.factor if done >= 0 else timing.time_of(done)
             elif self._blocks is None:
                 if (offset | length) % MEMORY_GRANULARITY:  # the command is refused
                     return False
-                due = timing.transfers.memory(length, length)
-                assert isinstance(due, int)
-                timing.asked = due
+                timing.asked = timing.transfers.memory(length, length, inwards=inwards)
             else:  # of a namespace in several pieces, or that ends within a page
                 at = self._path.fetched  # as the rest of the batch: time never goes back
                 timing.asked = timing.charge(self._nsid, op, offset, length, at)
+            if shares and isinstance(timing.asked, int):
+                timing.asked = timing.transfers.cross(timing.asked, length, inwards=inwards)
         except NvmeError as error:
             timing.asked = error
             raise
@@ -175,7 +189,7 @@ class TimedFastPath(FastPath):
 
     def run(self, queue: SubmissionQueue, limit: int) -> int:
         timing = self.timing
-        if self.controller.board.dma.remote or timing.transfers.sharing is not None:
+        if self.controller.board.dma.remote:
             return 0
         done = super().run(queue, min(limit, OUTSTANDING_LIMIT - len(self._outstanding.all)))
         timing.notice_retired()
@@ -221,12 +235,19 @@ class TimedFastPath(FastPath):
         """The command for which the model was asked waits for its deadline."""
         due = self.timing.asked
         self.timing.asked = None
+        crossing = due if isinstance(due, Crossing) else None
+        if crossing is not None:
+            due = crossing.at
         assert isinstance(due, int)
         task = TimedCommand(self._batch, len(self._cids), cid, self.kind, due)
         self._cids.append(cid)
         self._outstanding.all[task] = None
         self._waiting[cid] = task
-        self._deadlines.put(due, task)
+        if crossing is None:
+            self._deadlines.put(due, task)
+        else:
+            task.crossing = crossing
+            crossing.tell(task.crossed)
 
     def wake(self, first: TimedCommand) -> None:
         """Complete a command, and those behind it whose deadlines have passed, too."""
@@ -268,6 +289,11 @@ class TimedFastPath(FastPath):
         for times, nanoseconds in took.items():
             times.add_all(nanoseconds)
         self._complete(queue, cids)
+
+    def put(self, due: int, task: TimedCommand) -> None:
+        """A command waits for its deadline."""
+        if not task.over:
+            self._deadlines.put(due, task)
 
     def complete(self, task: TimedCommand) -> None:
         """Complete a command by itself."""

@@ -27,7 +27,7 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.layout import Layout
 from potash_firmware.rpu.timing.shares import Shares
-from potash_firmware.rpu.timing.transfers import Sharing, Transfers
+from potash_firmware.rpu.timing.transfers import Crossing, Sharing, Transfers
 from potash_firmware.rpu.timing.zones import ZoneStreams, require_sound
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class ModelledTime:
         that reads them ends with."""
         self.has_errors = bool(self.drive.profile.rber)
         """True if the flash has bit errors."""
-        self.asked: int | NvmeError | None = None
+        self.asked: int | Crossing | NvmeError | None = None
         """The time at which the command completes that is about to begin, or its error, if the fast
         path has asked already."""
         self._keeper = settings.keeper

@@ -6,7 +6,7 @@ if the link was free, and the data cross it outside the drive.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from potash_device.bandwidth import Bandwidth, Flow, Transfer
 from potash_device.cores import CoreProfile
@@ -63,7 +63,8 @@ class Crossing:
     after: int
     """Time from the end of the last one to the command's completion."""
     _transfer: Transfer | None = None
-    _ended: Signal = field(default_factory=Signal)
+    _due: int | None = None
+    _tell: Callable[[int], None] | None = None
 
     def continue_at(self, at: int) -> None:
         """The last transfer has ended, or the first one can begin."""
@@ -73,16 +74,26 @@ class Crossing:
             if length:
                 self._transfer = bandwidth.begin(self.sharing.host, length, at, self.continue_at)
                 return
-        self._ended.send(at + self.after)
+        self._due = at + self.after
+        if self._tell is not None:
+            self._tell(self._due)
+
+    def tell(self, tell: Callable[[int], None]) -> None:
+        """Call a function with the time at which the command completes, once it is known."""
+        self._tell = tell
+        if self._due is not None:
+            tell(self._due)
 
     def wait(self, *, abortable: bool) -> Steps[int]:
         """Wait for the end of the last one; the time at which the command completes."""
+        ended = Signal()
+        self.tell(ended.send)
         try:
-            end: int = yield Wait(self._ended, always if abortable else never)
+            due: int = yield Wait(ended, always if abortable else never)
         except GeneratorExit:
             self.drop()
             raise
-        return end
+        return due
 
     def drop(self) -> None:
         """Nobody waits for them any more."""
