@@ -35,7 +35,7 @@ class Timeline:
         self.pools: list[Pool] = []
         self.bandwidths: list[Bandwidth] = []
         self.blocked = False
-        """True while it is not known what comes next."""
+        """True while it is not known of some pool what comes next in it."""
 
     def advance(self, now: int, most: int = 1 << 62) -> int | None:
         """Go on until `now`, by at most so many steps.
@@ -45,10 +45,9 @@ class Timeline:
         """
         while True:
             step = min(self._steps(now), key=lambda step: step[:2], default=None)
-            self.blocked = step is not None and step.kind == Kind.UNKNOWN
             if step is None:
                 return None
-            if self.blocked:
+            if step.kind == Kind.UNKNOWN:
                 return min(self._urgent(), default=None)
             if step.at > now or most == 0:
                 return step.at
@@ -66,7 +65,12 @@ class Timeline:
         for bandwidth in self.bandwidths:
             if (at := bandwidth.following) is not None:
                 yield _Step(at, _FIRST, partial(bandwidth.go_on, at))
+        self.blocked = False
         for pool in self.pools:
             event = pool.following
-            if event is not None and (event.kind is not Kind.UNKNOWN or event.at >= since):
+            if event is None:
+                continue
+            is_unknown = event.kind is Kind.UNKNOWN
+            self.blocked = self.blocked or is_unknown
+            if event.at >= since or not is_unknown:
                 yield _Step(event.at, event.kind, partial(pool.take, event))

@@ -11,6 +11,7 @@ import pytest
 
 from potash_device.cores import Work
 from potash_firmware.mailbox.messages import Outcome
+from potash_firmware.mailbox.shared import Word, unshared_row
 from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from potash_firmware.rpu.timing.schedulers import SchedulerError, named
 from support.compute import COMPUTE, OTHER_COMPUTE, SMALL, ComputeHost, compute_host
@@ -105,6 +106,21 @@ def test_executions_share_units_in_turn(computer: ComputeHost) -> None:
         assert not answered(host, queue, SECOND + 9_999)
         assert answered(host, queue, SECOND + 10_000) == [2]
         assert answered(host, queue, SECOND + 30_000) == [1, 3]
+
+
+def test_an_execution_ends_when_another_one_has_come_as_far_however_late() -> None:
+    """The first one is emulated more slowly than time passes."""
+    with compute_host(replace(SMALL, units=2), with_core()) as host:
+        host.now = 1.0
+        queue, row = host.create_io_queue(), unshared_row()
+        job_time(host).engine_row = lambda _: row
+        for cid in (1, 2):
+            host.begin(queue, 1, cid)
+        host.engine.end(list(host.engine.asked)[1], work=WORK)
+        for later in range(3000):
+            assert not answered(host, queue, SECOND + later * 1_000_000)
+        row[Word.MODELLED] = PRICE(WORK) + 1
+        assert answered(host, queue, 4 * SECOND) == [2]
 
 
 def test_namespaces_share_units_of_which_some_are_reserved() -> None:
