@@ -106,11 +106,11 @@ class Arbiter:
 
     def _serve_burst(self, queue: SubmissionQueue, burst: int) -> int:
         """Execute up to `burst` commands of a queue that has some; how many there were."""
-        executed, csi = 0, CommandSet.NVM
+        executed, slow = 0, False
         while True:
             if (
                 queue.qid
-                and csi is not CommandSet.COMPUTE  # as the last one was, whose like often follows
+                and not slow  # as the last one was, and its like often follows
                 and not self._always_slow
                 and not self._faults.io
                 and self._board.trace.sink is None
@@ -122,7 +122,7 @@ class Arbiter:
                 break  # what failed for that only is begun again
             else:
                 executed += 1
-                csi = self._commands.begin(queue)
+                slow = self._commands.begin(queue) is CommandSet.COMPUTE
             if (
                 executed >= burst
                 or queue.head == queue.tail

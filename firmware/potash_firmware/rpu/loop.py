@@ -204,7 +204,7 @@ class Rpu:
                     return
                 answered = executing and self._apu.has_message()
                 if answered or self._deadlines.due or queues.has_changed():
-                    if not self._execute_at_once(answered=answered):
+                    if not self._execute_at_once(answered):
                         return
                     spins, executing = 0, engine.executing
                     now = self._clock()
@@ -216,7 +216,7 @@ class Rpu:
         except AccessFault:
             pass  # The next pass meets the same fault, and handles it.
 
-    def _execute_at_once(self, *, answered: bool) -> bool:
+    def _execute_at_once(self, answered: bool) -> bool:
         """Complete what is due or `answered`, poll the queues and send interrupts only. Returns
         False if a whole pass has to follow."""
         if self._board.dma.remote:
