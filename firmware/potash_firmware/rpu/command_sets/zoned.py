@@ -128,7 +128,7 @@ def zone_append(controller: Controller, command: Command) -> Steps:
     zone = namespace.zones.starting(zslba)
     yield from _no_reset(namespace, zslba)
     namespace.zones.require_writable(zone)
-    if namespace.zones.has_area(zone):
+    if zone.area:
         raise NvmeError(
             Status.INVALID_ZONE_OPERATION_REQUEST,
             f"zone {zone.number} has a random write area, and takes no Zone Append",
@@ -207,7 +207,7 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
         selected[0].extension = extension
         selected[0].attributes |= zoned.ZoneAttribute.EXTENSION_VALID
     if with_area:
-        selected[0].attributes |= zoned.ZoneAttribute.RANDOM_WRITE_AREA
+        selected[0].area = True
     due = None
     if controller.timing is not None and action is zoned.ZoneSendAction.FINISH:
         for blocks in written:

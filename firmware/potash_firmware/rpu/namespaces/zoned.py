@@ -69,7 +69,7 @@ class ZonedNamespace(Namespace):
 
     def has_area(self, lba: int) -> bool:
         """True for a block of a zone with a random write area."""
-        return self.zones.has_area(self.zones.of(lba))
+        return self.zones.of(lba).area
 
     def claim(self, lba: int, count: int) -> range | None:
         """Advance the write pointer over blocks (`Zones.claim`). Raises NvmeError."""

@@ -78,6 +78,8 @@ class Zone:
     pointer: int = 0
     attributes: ZoneAttribute = _NONE
     extension: bytes = b""
+    area: bool = False
+    """It has a random write area."""
     ahead: int = 0
     """Blocks from the write pointer to the end of the last that is written in the zone's random
     write area."""
@@ -88,7 +90,8 @@ class Zone:
         """The zone's record; an empty zone is all zeroes."""
         if self.state is ZoneState.EMPTY:
             return bytes(ZONE_RECORD)
-        record = _RECORD.pack(self.pointer, self.state, self.attributes, self.ahead)
+        attributes = self.attributes | ZoneAttribute.RANDOM_WRITE_AREA * self.area
+        record = _RECORD.pack(self.pointer, self.state, attributes, self.ahead)
         record += self.extension.ljust(EXTENSION_UNIT, b"\0")
         return (record + _CHECKSUM.pack(zlib.crc32(record))).ljust(ZONE_RECORD, b"\0")
 
@@ -104,7 +107,8 @@ class Zone:
             self.state = ZoneState.READ_ONLY
             return False
         self.pointer, self.state, self.ahead = pointer, ZoneState(state), ahead
-        self.attributes = ZoneAttribute(attributes)
+        self.area = bool(attributes & ZoneAttribute.RANDOM_WRITE_AREA)
+        self.attributes = ZoneAttribute(attributes) & ~ZoneAttribute.RANDOM_WRITE_AREA
         self.extension = bytes(record[_RECORD.size : size])
         return True
 
@@ -166,8 +170,7 @@ class Zones:
         zone.state = state
         self.ages.touch(zone.number, state)
         if state not in ACTIVE:
-            zone.attributes &= ~ZoneAttribute.RANDOM_WRITE_AREA
-            zone.ahead = 0
+            zone.area, zone.ahead = False, 0
         if self._recommended(zone) & ~before:
             self.changed.add(zone.number)
         for among in (self._active, self._explicit):
@@ -183,7 +186,8 @@ class Zones:
 
     def attributes(self, zone: Zone) -> ZoneAttribute:
         """The zone's attributes, with the recommendations for its state."""
-        return zone.attributes | self._recommended(zone)
+        area = ZoneAttribute.RANDOM_WRITE_AREA if zone.area else _NONE
+        return zone.attributes | self._recommended(zone) | area
 
     def _recommended(self, zone: Zone) -> ZoneAttribute:
         for advice, states in ADVISED.items():
@@ -230,10 +234,6 @@ class Zones:
                     lba=max(lba, number * self.size),
                 )
 
-    def has_area(self, zone: Zone) -> bool:
-        """True for a zone with a random write area."""
-        return ZoneAttribute.RANDOM_WRITE_AREA in zone.attributes
-
     def claim(self, lba: int, count: int) -> range | None:
         """`count` blocks from `lba` are about to be written: open the zone and move its pointer;
         the blocks that leave its random write area by that, None for a zone without one.
@@ -243,7 +243,7 @@ class Zones:
         """
         zone = self.of(lba)
         self.require_writable(zone)
-        area, begin = self.has_area(zone), lba - zone.first
+        area, begin = zone.area, lba - zone.first
         end, room = begin + count, zone.pointer + self.areas.size
         if begin < zone.pointer or (end > room + self.areas.size if area else begin > zone.pointer):
             raise NvmeError(
@@ -258,7 +258,8 @@ class Zones:
                 lba=lba,
             )
         self._open_implicitly(zone)
-        self.ages.touch(zone.number, zone.state)
+        if self.ages.used:
+            self.ages.touch(zone.number, zone.state)
         if area:
             granularity = self.areas.granularity
             committed = self._commit(zone, -(-max(0, end - room) // granularity) * granularity)
@@ -298,7 +299,7 @@ class Zones:
         zone = self.of(lba)
         count = lba - zone.first - zone.pointer + 1
         last = min(zone.pointer + self.areas.size, self.capacity) - zone.pointer
-        if not self.has_area(zone) or not 0 < count <= last or count % self.areas.granularity:
+        if not zone.area or not 0 < count <= last or count % self.areas.granularity:
             raise NvmeError(
                 Status.INVALID_ZONE_OPERATION_REQUEST,
                 f"block {lba} is not the last of a range that zone {zone.number} can commit",
@@ -365,7 +366,7 @@ class Zones:
                 Status.INVALID_ZONE_OPERATION_REQUEST,
                 "an empty zone gets a random write area, if the namespace has such areas",
             )
-        used = sum(self.has_area(self.every[number]) for number in self._active)
+        used = sum(self.every[number].area for number in self._active)
         if used >= self.area_limit:
             raise NvmeError(
                 Status.ZRWA_RESOURCES_UNAVAILABLE,
