@@ -123,9 +123,15 @@ def running(code: str, socket: str) -> Iterator[None]:
     with subprocess.Popen([sys.executable, "-c", code], env=environment()) as process:
         try:
             until = time.monotonic() + 30
-            while not os.path.exists(socket):
+            while not _listens(socket):
                 assert process.poll() is None and time.monotonic() < until
                 time.sleep(0.01)
             yield
         finally:
             process.kill()
+
+
+def _listens(socket: str) -> bool:
+    """True once clients can connect, which is later than when the file is there."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return any(line.endswith(f" {socket}") and line.split()[3] == "00010000" for line in lines)
