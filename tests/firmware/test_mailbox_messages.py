@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from csd_spec.run_times import KINDS
 from potash_device.cores import QUERY_KINDS, Work
+from potash_firmware import mailbox
 from potash_firmware.mailbox import MailboxError, messages
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,
@@ -68,7 +69,7 @@ COUNT = st.integers(0, (1 << 63) - 1)
 QUERIES = st.tuples(*[COUNT] * len(QUERY_KINDS))
 WORKS = st.builds(Work, st.tuples(*[COUNT] * len(KINDS)), *[COUNT] * 4, QUERIES, COUNT)
 READS = st.lists(
-    st.builds(Read, COUNT, U32, U64, st.integers(1, 1 << 40)), max_size=MAX_READS // 16
+    st.builds(Read, COUNT, U32, U64, st.integers(1, 1 << 40), COUNT), max_size=MAX_READS // 16
 ).map(lambda reads: tuple(sorted(reads)))
 EXECUTIONS = st.builds(
     Execute,
@@ -125,11 +126,11 @@ def test_encoded_executions_are_alike_if_only_their_tags_differ(
     first: Execute, other: Execute, tag: int
 ) -> None:
     data = messages.encode(first)
-    again = messages.tagged(data, tag)
+    again = mailbox.tagged(data, tag)
     assert messages.decode(again) == replace(first, tag=tag)
-    assert (messages.tag_number(again), messages.nsid_of(again)) == (tag, first.nsid)
-    assert messages.untagged(again) == messages.untagged(data)
-    alike = messages.untagged(messages.encode(other)) == messages.untagged(data)
+    assert (mailbox.tag_number(again), mailbox.nsid_of(again)) == (tag, first.nsid)
+    assert mailbox.untagged(again) == mailbox.untagged(data)
+    alike = mailbox.untagged(messages.encode(other)) == mailbox.untagged(data)
     assert alike is (replace(other, tag=0) == replace(first, tag=0))
 
 
@@ -143,11 +144,11 @@ def test_the_answer_of_a_program_that_has_returned_is_told_from_all_others(
         and message.outcome is Outcome.RETURNED
         and message.work is None
     )
-    assert messages.is_returned(data) is is_plain
+    assert mailbox.is_returned(data) is is_plain
     if is_plain:
-        value = messages.value_of(data)
-        assert messages.returned(messages.tag_of(data), value) == data
-        assert message == Executed(messages.tag_number(data), Outcome.RETURNED, value)
+        value = mailbox.value_of(data)
+        assert mailbox.returned(mailbox.tag_of(data), value) == data
+        assert message == Executed(mailbox.tag_number(data), Outcome.RETURNED, value)
 
 
 @given(st.binary(max_size=80))

@@ -19,7 +19,7 @@ from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.model import Clock, Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.mailbox import ApuPort
+from potash_firmware.mailbox import ApuPort, nsid_of, tag_number, untagged
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     FIRST_HANDLE,
@@ -35,9 +35,6 @@ from potash_firmware.mailbox.messages import (
     ProgramChecked,
     ShareMemory,
     ShareProgram,
-    nsid_of,
-    tag_number,
-    untagged,
 )
 
 log = logging.getLogger(__name__)

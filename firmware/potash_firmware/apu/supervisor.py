@@ -21,8 +21,11 @@ from typing import Protocol
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.process import Forked, close_others, fork
+from potash_firmware.mailbox import is_returned, tag_of, untagged
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import Execute, is_returned, tag_of, untagged
+from potash_firmware.mailbox.messages import (
+    Execute,
+)
 
 log = logging.getLogger(__name__)
 

@@ -35,8 +35,13 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.queries import BlockSource, MemorySource, Queries, request_in
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
+from potash_firmware.mailbox import returned, tag_of, untagged
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import Execute, Executed, Outcome, returned, tag_of, untagged
+from potash_firmware.mailbox.messages import (
+    Execute,
+    Executed,
+    Outcome,
+)
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
 
 if TYPE_CHECKING:

@@ -15,10 +15,19 @@ from typing import Generic, Self, TypeVar, cast, get_args
 
 from potash_device.trace import COMPUTE, Trace
 from potash_firmware.mailbox import messages
-from potash_firmware.mailbox.messages import NO_DESCRIPTOR, Execute, WithDescriptor
+from potash_firmware.mailbox.messages import (
+    EXECUTED,
+    NO_DESCRIPTOR,
+    Execute,
+    Outcome,
+    WithDescriptor,
+)
 from potash_firmware.mailbox.shared import ArenaPlan, MailboxError, SharedBuffers
 
-__all__ = ["ApuPort", "ArenaPlan", "MailboxError", "RpuPort", "SharedBuffers", "pair"]
+__all__ = [
+    "ApuPort", "ArenaPlan", "MailboxError", "RpuPort", "SharedBuffers", "is_returned", "nsid_of",
+    "pair", "returned", "tag_number", "tag_of", "tagged", "untagged", "value_of",
+]  # fmt: skip
 
 Sent = TypeVar("Sent", bound=messages.Message)
 Received = TypeVar("Received", bound=messages.Message)
@@ -236,3 +245,49 @@ def pair() -> tuple[RpuPort, ApuPort]:
     """Both ends of a new mailbox."""
     rpu, apu = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return RpuPort(rpu), ApuPort(apu)
+
+
+# Encoded messages about executions: what is read of them, or changed, without decoding them.
+
+
+def tag_of(data: bytes) -> bytes:
+    """The bytes of the tag of an encoded message that has one."""
+    return data[4:8]
+
+
+def tag_number(data: bytes) -> int:
+    """The tag of an encoded message that has one."""
+    return int.from_bytes(data[4:8], "little")
+
+
+def tagged(data: bytes, tag: int) -> bytes:
+    """An encoded message with another tag."""
+    return data[:4] + tag.to_bytes(4, "little") + data[8:]
+
+
+def nsid_of(data: bytes) -> int:
+    """The namespace of an encoded `Execute`."""
+    return int.from_bytes(data[8:12], "little")
+
+
+def untagged(data: bytes) -> bytes:
+    """An encoded message without its tag: two that are equal otherwise ask for the same."""
+    return data[:4] + data[8:]
+
+
+_RETURNED = bytes((EXECUTED, Outcome.RETURNED, 0, 0))
+
+
+def returned(tag: bytes, value: int) -> bytes:
+    """An encoded `Executed`: a program has returned `value`. `tag` are the bytes of its tag."""
+    return _RETURNED + tag + value.to_bytes(8, "little")
+
+
+def is_returned(data: bytes) -> bool:
+    """True if `data` is what `returned` gives for some tag and value."""
+    return len(data) == 16 and data[:4] == _RETURNED
+
+
+def value_of(data: bytes) -> int:
+    """The value in what `returned` gives."""
+    return int.from_bytes(data[8:], "little")

@@ -378,31 +378,6 @@ class Execute:
         return frozenset((*(item.handle for item in self.ranges), *program))
 
 
-def tag_of(data: bytes) -> bytes:
-    """The bytes of the tag of an encoded message that has one."""
-    return data[4:8]
-
-
-def tag_number(data: bytes) -> int:
-    """The tag of an encoded message that has one."""
-    return int.from_bytes(data[4:8], "little")
-
-
-def tagged(data: bytes, tag: int) -> bytes:
-    """An encoded message with another tag."""
-    return data[:4] + tag.to_bytes(4, "little") + data[8:]
-
-
-def nsid_of(data: bytes) -> int:
-    """The namespace of an encoded `Execute`."""
-    return int.from_bytes(data[8:12], "little")
-
-
-def untagged(data: bytes) -> bytes:
-    """An encoded message without its tag: two that are equal otherwise ask for the same."""
-    return data[:4] + data[8:]
-
-
 @message(EXECUTED)
 class Executed:
     """APU to RPU: how an execution ended, with the program's 64-bit `value`, and the `work` that it
@@ -416,24 +391,6 @@ class Executed:
     def validate(self) -> None:
         if self.value and self.outcome:
             raise ValueError(f"what ended with {self.outcome} has returned no value")
-
-
-_RETURNED = bytes((EXECUTED, Outcome.RETURNED, 0, 0))
-
-
-def returned(tag: bytes, value: int) -> bytes:
-    """An encoded `Executed`: a program has returned `value`. `tag` are the bytes of its tag."""
-    return _RETURNED + tag + value.to_bytes(8, "little")
-
-
-def is_returned(data: bytes) -> bool:
-    """True if `data` is what `returned` gives for some tag and value."""
-    return len(data) == 16 and data[:4] == _RETURNED
-
-
-def value_of(data: bytes) -> int:
-    """The value in what `returned` gives."""
-    return int.from_bytes(data[8:], "little")
 
 
 @message(41)

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from potash_firmware.mailbox import tagged
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     NO_DESCRIPTOR,
@@ -29,7 +30,6 @@ from potash_firmware.mailbox.messages import (
     ShareProgram,
     ToApu,
     encode,
-    tagged,
 )
 from potash_firmware.mailbox.shared import seal
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange

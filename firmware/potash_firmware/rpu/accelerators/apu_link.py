@@ -19,7 +19,14 @@ from csd_spec.opcodes import DWORD_SIZE
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
 from potash_device.trace import Trace
-from potash_firmware.mailbox import MailboxError, RpuPort, SharedBuffers
+from potash_firmware.mailbox import (
+    MailboxError,
+    RpuPort,
+    SharedBuffers,
+    is_returned,
+    tag_number,
+    value_of,
+)
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
     ERASE,
@@ -35,9 +42,6 @@ from potash_firmware.mailbox.messages import (
     ResetScope,
     ToApu,
     ToRpu,
-    is_returned,
-    tag_number,
-    value_of,
 )
 from potash_firmware.mailbox.shared import SLOTS
 from potash_firmware.rpu.accelerators.apu_engine import ApuEngine
