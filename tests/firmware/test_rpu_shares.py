@@ -24,9 +24,10 @@ from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox.messages import JobBegan, JobCounted, JobDue, Read
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from potash_firmware.rpu.timing.shares import Shares, SharesError, parsed
+from potash_firmware.rpu.timing.transfers import Sharing
 from support import memory
 from support.compute import BLOCKS, MEMORY, ComputeHost, compute_host
-from support.modelled_time import CORE, PROFILE, SECOND, drive_of
+from support.modelled_time import CORE, PROFILE, SECOND, drive_of, timing_of
 from support.nvme_host import DATA, PAGE, Queue
 
 WRITE, READ, COMPARE = ((BLOCKS, opcode) for opcode in (1, 2, 5))
@@ -58,6 +59,12 @@ def begin(host: ComputeHost, queue: Queue, kind: tuple[int, int], cid: int, page
     host.place(queue, opcode, cid, nsid=nsid, prp1=DATA, prp2=DATA + PAGE, cdws=cdws)
     host.ring(queue)
     host.service()
+
+
+def sharing_of(host: ComputeHost) -> Sharing:
+    shared = timing_of(host).transfers.sharing
+    assert shared is not None
+    return shared
 
 
 class Ends:
@@ -156,6 +163,24 @@ def test_commands_of_the_host_cross_the_link_in_their_order() -> None:
     assert list(ends) == list(range(8))
     times = list(ends.values())
     assert [later - time for time, later in pairwise(times)] == [2 * LINK] * 7
+
+
+def test_a_job_may_read_between_commands_that_were_fetched_together() -> None:
+    with sharing("host=1") as host:
+        queue, drive, shared = host.create_io_queue(), drive_of(host), sharing_of(host)
+        go_on = shared.go_on
+
+        def read() -> None:
+            drive.submit(drive.now + 1000, Op.READ, 0, 1)
+            go_on()
+
+        shared.go_on = read
+        for cid in range(3):
+            host.place(queue, READ[1], cid, nsid=BLOCKS, cdws=(0, 0, 0))
+        host.ring(queue)
+        host.service()
+        shared.go_on = go_on
+        assert all_ends(host, queue).commands.keys() == {0, 1, 2}
 
 
 @pytest.mark.parametrize(("host_share", "job_share"), [(1, 1), (3, 1), (1, 4)])

@@ -150,9 +150,12 @@ class TimedMedia:
             if end <= self._pages and not (
                 self._hints and op is Op.WRITE and timing.describes_writes(self._nsid)
             ):
+                arrival = self._path.arrival
                 if shares:
                     timing.drive.free_link()
-                done = self._submit(self._path.arrival, op, self._start + first, end - first)
+                    # A job may have read since the first command of the batch.
+                    arrival = timing.arrival(self._path.fetched)
+                done = self._submit(arrival, op, self._start + first, end - first)
                 timing.asked = done * timing.factor if done >= 0 else timing.time_of(done)
             elif self._blocks is None:
                 if (offset | length) % MEMORY_GRANULARITY:  # the command is refused
