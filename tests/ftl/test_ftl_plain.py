@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import assume, given, note, settings
@@ -171,6 +172,28 @@ def test_hooks_that_answer_anything_leave_a_sound_drive(
     of_blocks = Counter(place // drive.size for place in mapped)
     assert drive.valid == [of_blocks[block] for block in range(len(drive.valid))]
     assert drive.free == {n for n, state in enumerate(drive.state) if state == "free"}
+
+
+def coldest(page: int, pages: int) -> int:
+    """The second half of the pages is written to a superblock of its own."""
+    return int(2 * page >= pages)
+
+
+def test_hooks_may_call_functions_that_numba_compiles() -> None:
+    class Plain(PageMapped):
+        frontiers = 2
+        half: Any = staticmethod(coldest)
+
+        def frontier(self, page: Page, hint: Hint) -> int:
+            return int(self.half(page.number, self.profile.logical_pages))
+
+    class Compiled(Plain):
+        half = staticmethod(numba.njit(coldest))
+
+    plain, compiled = Plain(SMALL), Compiled(SMALL)
+    asked = writes(1500)
+    assert plain.run(asked).tolist() == compiled.run(asked).tolist()
+    assert plain.counters == compiled.counters
 
 
 def test_idle_time_is_for_the_background_and_no_longer() -> None:
