@@ -53,7 +53,7 @@ SLOW, AT_ONCE = 20_000, 500
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    compiling.cache_folder(compiling.STORE)  # the engine is compiled already
+    compiling.cache_folder()  # the engine is compiled already
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 

@@ -51,7 +51,7 @@ def data(seed: int = 0) -> Int8:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    compiling.cache_folder(compiling.STORE)  # the engine is compiled already
+    compiling.cache_folder()  # the engine is compiled already
     root = tmp_path / "cache"
     monkeypatch.setattr(cache, "folder", lambda of: root / of)
     return root

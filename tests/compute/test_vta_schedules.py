@@ -52,7 +52,7 @@ RESNET_3X3 = {
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tilings that other runs found are not asked for."""
-    compiling.cache_folder(compiling.STORE)  # the engine is compiled already
+    compiling.cache_folder()  # the engine is compiled already
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
 
 
