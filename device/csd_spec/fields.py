@@ -54,6 +54,18 @@ class DataTransfer(CommandDwords):
     offset: int = bits(14, 0, 31, default=0)
 
 
+class PeerTransfer(CommandDwords):
+    """Send Peer Data (84h, an extension): as `DataTransfer`, with the offset in CDW11.
+
+    CDW14 and CDW15 are the address of the data in memory that another drive shares.
+    """
+
+    dwords: int = bits(10, 0, 31)
+    accelerator: int = bits(12, 0, 15)
+    address: int = bits(14, 0, 63)
+    offset: int = bits(11, 0, 31, default=0)
+
+
 class FirmwareTransfer(CommandDwords):
     """Send Firmware (85h), Read Firmware (86h): as `DataTransfer`, with CDW13 the firmware ID."""
 

@@ -10,6 +10,7 @@ import pytest
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.pcie.peers import Peers, Shared
+from potash_firmware.mailbox.messages import Reply, Request
 from potash_firmware.rpu.settings import RpuSettings
 from support.memory import (
     BLOCKS,
@@ -29,7 +30,7 @@ from support.memory import (
 from support.nvme_host import CONFIG, DATA, Cqe, Host
 
 SIZE = 2 * MIB
-NVM_COPY = 0x19
+NVM_COPY, SEND_PEER_DATA = 0x19, 0x84
 OTHER = 4
 """Another memory namespace."""
 
@@ -351,6 +352,39 @@ def test_a_drive_that_ends_during_a_copy_from_it_fails_the_copy(pair: Pair) -> N
         patch.setattr(Peers, "find", lambda *found_: next(calls, ends)(*found_))
         assert copy(first, PEER_FORMAT, 0, SIZE, *ranges).status == DATA_TRANSFER_ERROR
     assert read(first, 8192) == b"A" * 4096 + b"B" * 4096
+
+
+def send(host: Host, address: int, dwords: int, offset: int = 0) -> None:
+    """Send Peer Data for accelerator 5."""
+    cdws = (dwords, offset, 5, 0, address & 0xFFFF_FFFF, address >> 32)
+    host.place(host.io[1], SEND_PEER_DATA, 1, nsid=BLOCKS, cdws=cdws)
+    host.ring(host.io[1])
+    host.service()
+
+
+def test_an_accelerator_s_input_is_memory_of_another_drive(pair: Pair) -> None:
+    first = pair.first
+    apu = first.connect_apu()
+    send(first, BAR_ADDRESS + 4092, 2, offset=3)
+    request = apu.receive()
+    assert isinstance(request, Request)
+    # The APU is asked for Send Data.
+    assert (request.opcode, request.cdws) == (0x81, (2, 0, 5, 0, 3, 0))
+    assert bytes(first.buffers.slot(request.slot)[:8]) == b"AAAABBBB"
+    apu.send(Reply(request.tag, 0))
+    first.service()
+    assert [done.status for done in first.reap(first.io[1])] == [0]
+    for address in (BAR_ADDRESS + SIZE - 4, DATA, 0, (1 << 64) - 8):
+        send(first, address, 2)
+        assert [done.status for done in first.reap(first.io[1])] == [DATA_TRANSFER_ERROR]
+    send(first, BAR_ADDRESS, 1 << 31)
+    assert [done.status for done in first.reap(first.io[1])] == [INVALID_FIELD]
+    assert apu.receive() is None
+
+
+def test_a_drive_by_itself_takes_no_input_of_peers(host: Host) -> None:
+    send(host, BAR_ADDRESS, 2)
+    assert [done.status for done in host.reap(host.io[1])] == [INVALID_FIELD]
 
 
 def test_a_drive_by_itself_has_no_peers(host: Host) -> None:

@@ -17,7 +17,7 @@ import potash.sdk
 from potash import options
 from potash.cli.device import drives
 from potash.devices import serving_guest
-from potash.sdk import Accelerator, CommandFailed, PotashError
+from potash.sdk import Accelerator, CommandFailed, JobFailed, PotashError
 from potash.sdk.memory_namespace import PeerBytes
 from pyvfio_user.client import Client
 from pyvfio_user.protocol import PciRegion
@@ -111,6 +111,7 @@ def test_a_drive_copies_from_the_memory_of_another_one_until_that_ends() -> None
         memory = device.memory_namespace()
         assert memory.copy(64, [PeerBytes(BAR_ADDRESS + 4096, 20)]) == 20
         assert memory.read(60, 28) == bytes(4) + b"from the other drive" + bytes(4)
+        takes_its_input(device.accelerator(), host)
         *_, other = named(drives.DEVICE)
         os.kill(other, signal.SIGKILL)
 
@@ -124,6 +125,20 @@ def test_a_drive_copies_from_the_memory_of_another_one_until_that_ends() -> None
 
         wait_until(fails, PAUSE)
         assert memory.read(64, 4) == b"from"
+
+
+def takes_its_input(accelerator: Accelerator, host: Client) -> None:
+    """A job's input is what is in the memory of the other drive."""
+    expected, data = add(accelerator), (ADD / "input.bin").read_bytes()
+    accelerator.write_input(bytes(len(data)))
+    with pytest.raises(JobFailed):  # zeroes are no model
+        accelerator.run_again([520, 1024], timeout=LIMIT)
+    host.region_write(PciRegion.BAR4, 8192, data)
+    last = len(data) - 4
+    accelerator.copy_input(BAR_ADDRESS + 8192, last)
+    accelerator.copy_input(BAR_ADDRESS + 8192 + last, 4, offset=last)
+    accelerator.run_again([520, 1024], timeout=LIMIT)
+    assert accelerator.read_output() == expected
 
 
 def add(accelerator: Accelerator) -> bytes:

@@ -360,12 +360,12 @@ class Drive:
             write_list(paths.list, Listed(self.shapes, self._capacity))
 
     def _open_known(
-        self, paths: DrivePaths, wanted: Sequence[NamespaceShape], known: Listed
+        self, paths: DrivePaths, asked: Sequence[NamespaceShape], remembered: Listed
     ) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
-        shapes = blocks_of(known.shapes)
+        shapes = blocks_of(remembered.shapes)
         listed = [shape.description for shape in shapes.values()]
-        if wanted and [shape.description for shape in wanted] != listed:
+        if asked and [shape.description for shape in asked] != listed:
             has = ", ".join(listed)
             raise DriveError(
                 f"{paths.list} remembers other namespaces: {has or 'none'}; leave them out"
@@ -381,10 +381,10 @@ class Drive:
                 pairs = Pairs(media, file, shape)
                 if self.locked:
                     pairs.recover()
-        self.shapes = known.shapes
-        self._capacity = self._capacity or known.capacity
-        self._memory_capacity = self._memory_capacity or known.memory_capacity
-        self._finish(paths, known)
+        self.shapes = remembered.shapes
+        self._capacity = self._capacity or remembered.capacity
+        self._memory_capacity = self._memory_capacity or remembered.memory_capacity
+        self._finish(paths, remembered)
 
     def _open_whole(self, path: Path, size: int) -> Media:
         """A file that was there before with that many bytes. Raises MediaError."""
@@ -426,23 +426,23 @@ class Drive:
         if unfinished or known.remove or resized:
             self._change(finished)
 
-    def _with_others(self, wanted: Sequence[NamespaceShape]) -> dict[int, NamespaceShape]:
-        """All namespaces: of those without blocks what is remembered, or else what is wanted."""
-        known = [one for one in self.shapes.values() if not one.has_blocks]
+    def _with_others(self, asked: Sequence[NamespaceShape]) -> dict[int, NamespaceShape]:
+        """All namespaces; without blocks those that are remembered, or else that are asked for."""
+        remembered = [shape for shape in self.shapes.values() if not shape.has_blocks]
         if (
-            known
-            and wanted
-            and sorted(one.kind for one in known) != sorted(one.kind for one in wanted)
+            remembered
+            and asked
+            and sorted(shape.kind for shape in remembered) != sorted(shape.kind for shape in asked)
         ):
             raise DriveError(
                 "the drive remembers other memory and compute namespaces, or others with keys; "
                 "leave them out"
             )
-        if known or not wanted:
+        if remembered or not asked:
             return self.shapes
         free = (nsid for nsid in range(1, MOST_NAMESPACES + 1) if nsid not in self.shapes)
-        shapes = {**self.shapes, **dict(zip(free, wanted, strict=False))}
-        if len(shapes) < len(self.shapes) + len(wanted):
+        shapes = {**self.shapes, **dict(zip(free, asked, strict=False))}
+        if len(shapes) < len(self.shapes) + len(asked):
             raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
         if not self.locked:
             raise DriveError(

@@ -38,12 +38,12 @@ class Words:
     def __init__(self, arrays: DriveState | Batch) -> None:
         flat = list(_flat(arrays))
         expected = _state_types() if isinstance(arrays, DriveState) else _batch_types()
-        if [(one.dtype, one.ndim) for one in flat] != expected or not all(
-            one.flags.c_contiguous for one in flat
+        if [(array.dtype, array.ndim) for array in flat] != expected or not all(
+            array.flags.c_contiguous for array in flat
         ):
             raise TypeError("compiled code was compiled for arrays of other types")
         self._arrays = flat
-        words = [word for one in flat for word in _words(one)]
+        words = [word for array in flat for word in _words(array)]
         kept = np.array([*words, 0, 0], np.int64)
         self.results: memoryview[int] = kept[-2:].data
         """The result of `run`, and its error."""
@@ -73,13 +73,13 @@ def sample_batch() -> Batch:
 @functools.cache
 def _state_types() -> list[tuple[np.dtype[Any], int]]:
     """Element types and dimensions of the arrays of a state."""
-    return [(one.dtype, one.ndim) for one in _flat(sample_state())]
+    return [(array.dtype, array.ndim) for array in _flat(sample_state())]
 
 
 @functools.cache
 def _batch_types() -> list[tuple[np.dtype[Any], int]]:
     """The same of a batch."""
-    return [(one.dtype, one.ndim) for one in _flat(sample_batch())]
+    return [(array.dtype, array.ndim) for array in _flat(sample_batch())]
 
 
 def _words(array: NDArray[Any]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from functools import cache
 from nvme_spec import logs
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
 
@@ -79,6 +80,14 @@ def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
 def accelerator_command(controller: Controller, command: Command) -> Result:
     """The handler of every command that the APU answers."""
     return controller.accelerators.execute(command)
+
+
+def send_peer_data(controller: Controller, command: Command) -> Result:
+    """Send Peer Data, which the APU answers as Send Data."""
+    peers = controller.board.settings.peers
+    if peers is None:
+        raise NvmeError(Status.INVALID_FIELD, "the drive has no peers that share memory")
+    return controller.accelerators.send_peer_data(command, peers)
 
 
 def check_namespace(controller: Controller, command: Command, use: NamespaceUse) -> None:

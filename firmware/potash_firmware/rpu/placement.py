@@ -116,7 +116,7 @@ class Placement(Part):
         start, apart from the host's."""
         self._relocated = [0] * streams
         """Pages of each stream that were relocated when events of that were last looked for."""
-        self.wanted: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
+        self.noted: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
         """The events of each handle that the host wants to know of."""
         self.events: deque[placement.Event] = deque(maxlen=2 * placement.EVENTS_IN_LOG)
         """Events of the host and of the controller, the oldest first."""
@@ -170,7 +170,7 @@ class Placement(Part):
     def note_moves(self) -> None:
         """Note what a modelled drive has moved of handles whose host wants to know."""
         kind = placement.EventType.MEDIA_REALLOCATED
-        if not any(kind in wanted for wanted in self.wanted):
+        if not any(kind in noted for noted in self.noted):
             return
         moved = [stream.relocated for stream in self._streams]
         for stream, (before, now) in enumerate(zip(self._relocated, moved, strict=False)):
@@ -272,7 +272,7 @@ class Placement(Part):
         self, kind: placement.EventType, nsid: int, identifier: int, stream: int, moved: int = 0
     ) -> None:
         handle, group = divmod(stream, self.groups)
-        if kind in self.wanted[handle]:
+        if kind in self.noted[handle]:
             moved = min(moved, placement.MOST_MOVED)
             self.events.append(
                 placement.Event(kind, identifier, self._timestamp(), nsid, handle, group, moved)
@@ -286,7 +286,7 @@ class Placement(Part):
             "moved": self.media_written,
             "erased": self.erased,
             "used": self._used,
-            "enabled": [sorted(kinds) for kinds in self.wanted],
+            "enabled": [sorted(kinds) for kinds in self.noted],
             "events": [SavedEvent(*event) for event in self.events],
             "handles": [counters[:] for counters in self._counters],
             "disabled": not self.enabled,
@@ -304,8 +304,8 @@ class Placement(Part):
             self._used[stream] = used % self.unit
         for stream, counters in enumerate(state.get("handles", [])[: len(self._counted)]):
             self._counted[stream] = HandleCounters(*counters)
-        for handle, wanted in enumerate(state.get("enabled", [])[: self.handles]):
-            self.wanted[handle] = {kind for kind in placement.EventType if kind in wanted}
+        for handle, noted in enumerate(state.get("enabled", [])[: self.handles]):
+            self.noted[handle] = {kind for kind in placement.EventType if kind in noted}
         self.events.extend(placement.Event(*event) for event in state.get("events", []))
         self.enable(not state.get("disabled", False))
 

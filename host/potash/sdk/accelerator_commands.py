@@ -102,6 +102,20 @@ class AcceleratorCommands:
         done = partial(progress, "sending the input")
         self._send(IoOpcode.SEND_DATA, data, offset, self._data, done)
 
+    def copy_input(self, address: int, length: int, *, offset: int = 0) -> None:
+        """Fill the input buffer from byte `offset` with memory that another drive shares: both are
+        drives of one `potash guest`, with `--memory-peers`. Length and offset are multiples of 4.
+
+        The data pass neither through the host nor through its memory.
+        """
+        if length % DWORD_SIZE or offset % DWORD_SIZE:
+            raise InvalidRequest(f"the input buffer is filled in pieces of {DWORD_SIZE} bytes")
+        for at in range(0, length, self.device.max_transfer):
+            dwords = min(length - at, self.device.max_transfer) // DWORD_SIZE
+            at_dword = (offset + at) // DWORD_SIZE
+            layout = fields.PeerTransfer(dwords, self.id, address + at, at_dword)
+            self._io(IoOpcode.SEND_PEER_DATA, **encoded(layout))
+
     def read_output(
         self, length: int | None = None, *, offset: int = 0, progress: Progress = silent
     ) -> bytes:

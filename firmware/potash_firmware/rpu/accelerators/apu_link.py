@@ -12,12 +12,15 @@ Source: Alkali CSD platform documentation, sections 4.3.1 and 4.3.2.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Self
 
-from csd_spec.opcodes import DWORD_SIZE
+from csd_spec.fields import Cdws, DataTransfer, PeerTransfer
+from csd_spec.opcodes import DWORD_SIZE, IoOpcode
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
+from potash_device.pcie.peers import Peers
 from potash_device.trace import Trace
 from potash_firmware.mailbox import (
     MailboxError,
@@ -48,8 +51,9 @@ from potash_firmware.rpu.accelerators.apu_engine import ApuEngine
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.part import Part
+from potash_firmware.rpu.peer_memory import PeerMemory
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
-from potash_firmware.rpu.transfer import Transfer
+from potash_firmware.rpu.transfer import Transfer, check_size
 
 log = logging.getLogger(__name__)
 
@@ -394,27 +398,50 @@ class AcceleratorCommands:
         """An accelerator command, whose length is in CDW10: a plain count of dwords."""
         return self.forward(command, command.entry.cdw10 * DWORD_SIZE)
 
-    def forward(self, command: Command, length: int) -> Steps[int | None]:
+    def send_peer_data(self, command: Command, peers: Peers) -> Steps[int | None]:
+        """Send Data, of data in memory that another drive shares. Raises NvmeError."""
+        fields = PeerTransfer.decode(command.entry.cdws)
+        length = fields.dwords * DWORD_SIZE
+        check_size(length)
+        sent = DataTransfer(fields.dwords, fields.accelerator, fields.offset)
+        return self.forward(
+            command,
+            length,
+            (IoOpcode.SEND_DATA, sent.encode()),
+            lambda: [PeerMemory(peers).view(fields.address, length)],
+        )
+
+    def forward(
+        self,
+        command: Command,
+        length: int,
+        asked: tuple[int, Cdws] | None = None,
+        views: Callable[[], list[memoryview]] | None = None,
+    ) -> Steps[int | None]:
         """Have the APU answer a command that moves `length` bytes. Raises NvmeError.
 
         Memory that is not there is refused before the APU hears of the command. It gets the host's
-        data, and gives the host its own, `length` bytes at most, and dword 0.
+        data, or those of `views`, and gives the host its own, `length` bytes at most, and dword 0.
+        The APU is `asked` another opcode and command dwords if those are given.
         """
-        apu, entry, direction = self._apu, command.entry, data_direction(command.entry.opcode)
+        apu, entry = self._apu, command.entry
+        opcode, cdws = asked or (entry.opcode, entry.cdws)
+        direction = data_direction(opcode)
         if direction is DataDirection.NONE:
             length = 0
-        self._views(command, length)
+        views = views or partial(self._views, command, length)
+        views()
         # Also without data: the slots are what keeps the mailbox from overflowing.
         with (yield from apu.slot()) as slot:
             data = apu.buffers.slot(slot.number)
             if direction is DataDirection.HOST_TO_CONTROLLER:
-                self._transfer.gather(command, self._views(command, length), data[:length])
+                self._transfer.gather(command, views(), data[:length])
             tag = apu.request(
                 slot,
                 admin=command.queue.qid == 0,
-                opcode=entry.opcode,
+                opcode=opcode,
                 nsid=entry.nsid,
-                cdws=entry.cdws,
+                cdws=cdws,
                 length=length,
             )
             if self._trace.sink is not None:
@@ -429,8 +456,8 @@ class AcceleratorCommands:
                 )
             if reply.length:
                 # All of them again: an SGL has the command's length, however much the APU gives.
-                views = self._transfer.views(command, length, write=True)
-                self._transfer.scatter(command, views, data[: reply.length])
+                into = self._transfer.views(command, length, write=True)
+                self._transfer.scatter(command, into, data[: reply.length])
             return int(reply.result)
 
     def _views(self, command: Command, length: int) -> list[memoryview]:

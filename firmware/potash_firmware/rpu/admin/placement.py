@@ -172,7 +172,7 @@ def _events_of(controller: Controller, command: Command) -> tuple[set[EventType]
     handle = placement.handle(namespace.nsid, fields.phndl)
     if handle is None:
         raise NvmeError(Status.INVALID_FIELD, f"there is no placement handle {fields.phndl}")
-    return placement.wanted[handle], fields
+    return placement.noted[handle], fields
 
 
 def _require_group(command: Command) -> None:

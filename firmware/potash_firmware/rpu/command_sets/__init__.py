@@ -12,7 +12,14 @@ from potash_firmware.rpu.command_sets import compute, key_value, zoned
 from potash_firmware.rpu.command_sets.memory import access, values
 from potash_firmware.rpu.command_sets.memory import copy as memory_copy
 from potash_firmware.rpu.command_sets.nvm import copy, optional, read_write
-from potash_firmware.rpu.dispatch import NamespaceUse, Row, Table, accelerator_command, table
+from potash_firmware.rpu.dispatch import (
+    NamespaceUse,
+    Row,
+    Table,
+    accelerator_command,
+    send_peer_data,
+    table,
+)
 
 _WRITES = CommandEffects.LBCC
 
@@ -40,6 +47,7 @@ IO_COMMANDS = table(
     Row(IoOpcode.COPY, copy.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
     Row(AcceleratorOpcode.SEND_DATA, accelerator_command),
     Row(AcceleratorOpcode.READ_DATA, accelerator_command),
+    Row(AcceleratorOpcode.SEND_PEER_DATA, send_peer_data),
     Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command),
     Row(AcceleratorOpcode.READ_FIRMWARE, accelerator_command),
     Row(AcceleratorOpcode.LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),

@@ -87,6 +87,7 @@ def _buffers(*, inwards: bool) -> Charge:
 
 _BLOCKS: dict[int, Charge] = {
     AcceleratorOpcode.SEND_DATA: _buffers(inwards=True),
+    AcceleratorOpcode.SEND_PEER_DATA: _buffers(inwards=True),
     AcceleratorOpcode.READ_DATA: _buffers(inwards=False),
     AcceleratorOpcode.SEND_FIRMWARE: _buffers(inwards=True),
     AcceleratorOpcode.READ_FIRMWARE: _buffers(inwards=False),

@@ -222,14 +222,14 @@ def start(
     """Start a job with the active firmware, or a chain of several."""
     if not wait and (common.as_json() or timeout is not None):
         raise click.UsageError("--timeout and --json go with --wait")
-    with common.accelerator_of(device, accelerator) as one:
+    with common.accelerator_of(device, accelerator) as started:
         first = KEEP_ACTIVE_FIRMWARE if firmware is None else firmware
         if steps:
-            one.start_chain([(first, arguments), *steps])
+            started.start_chain([(first, arguments), *steps])
         else:
-            one.start(first, arguments)
+            started.start(first, arguments)
         if wait:
-            _wait(one, timeout)
+            _wait(started, timeout)
 
 
 @acc.command()

@@ -20,7 +20,6 @@ from nvme_spec.memory_commands import MemoryCopy
 from nvme_spec.ranges import SOURCE_RANGE_SIZES, BlockSourceRange, CopyFormat, MemorySourceRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_device.pcie.peers import Peers
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
 from potash_firmware.rpu.command_sets.nvm import blocks
@@ -30,28 +29,11 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.peer_memory import PeerMemory
 from potash_firmware.rpu.scheduler import Later
 
 if TYPE_CHECKING:  # importing it loads NumPy, which only modelled time needs
     from potash_firmware.rpu.timing.modelled import ModelledTime
-
-
-class PeerMemory:
-    """The memory in other drives' BARs, by address."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self.in_flight = BlocksInFlight()
-
-    def view(self, address: int, length: int) -> memoryview:
-        """Raises NvmeError where no drive has memory that it shares, or has it no more."""
-        view = self._peers.find(address, length)
-        if view is None:
-            raise NvmeError(
-                Status.DATA_TRANSFER_ERROR,
-                f"{length} bytes at {address:#x} are not in memory that another drive shares",
-            )
-        return view
 
 
 class CopySource(NamedTuple):
