@@ -29,11 +29,10 @@ class ClockOpcode(IntEnum):
 
 
 class IoOpcode(IntEnum):
-    """Vendor specific I/O commands (section 4.3.2); 84h and the last three are extensions."""
+    """Vendor specific I/O commands (section 4.3.2); the last four are extensions."""
 
     SEND_DATA = 0x81
     READ_DATA = 0x82
-    SEND_PEER_DATA = 0x84
     SEND_FIRMWARE = 0x85
     READ_FIRMWARE = 0x86
     LOCAL_INPUT = 0x88
@@ -42,6 +41,7 @@ class IoOpcode(IntEnum):
     APPEND_LOCAL_INPUT = 0x94
     APPEND_LOCAL_OUTPUT = 0x98
     GRANT_LOCAL_STORAGE = 0x9C
+    SEND_PEER_DATA = 0x84
 
 
 class ChainOpcode(IntEnum):
