@@ -24,7 +24,9 @@ with potash.sdk.open("/dev/nvme3") as other, potash.sdk.open("/dev/nvme0") as dr
     other.memory_namespace().write(4096, b"from drive 3")
     memory = drive.memory_namespace()
     memory.copy(0, [PeerBytes(address + 4096, 12)])
-    drive.accelerator().copy_input(address + 4096, 12)
+    accelerator = drive.accelerator()
+    accelerator.enable()
+    accelerator.copy_input(address + 4096, 12)
     print(memory.read(0, 12).decode())
 """
 
