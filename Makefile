@@ -26,7 +26,7 @@ demo: $(READY)
 # Two workers would compile the VTA's engine twice, and wait for each other while the guest is
 # downloaded and booted; so both are done before, beside what is installed for tests. And each would
 # compile all of the tests' modules.
-# A third of the tests' time is spent in waiting: there are two workers more than processors. Tests of
+# A quarter of the tests' time is spent in waiting: there is a worker more than processors. Tests of
 # a file share a guest or a device, so that no two workers have tests of one.
 test: $(READY)
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target booted compiled collected lint
@@ -34,7 +34,7 @@ test: $(READY)
 
 # `make` in a test has nothing to do with this one.
 tested: setup
-	MAKEFLAGS= $(BIN)/pytest -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder
+	MAKEFLAGS= $(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 types: setup
 	$(BIN)/mypy
