@@ -86,6 +86,14 @@ def test_every_file_of_the_packages_and_examples_is_in_the_wheel(names: set[str]
     assert {"potash/examples/add/program.o", "potash/examples/include/potash.h"} <= inside
 
 
+def test_objects_of_examples_name_no_folder() -> None:
+    """Debug information would have the paths of the machine that compiled them."""
+    objects = sorted((ROOT / "examples").glob("*/*.o"))
+    assert len(objects) > 5
+    for path in objects:
+        assert not re.search(rb"\0/[a-z]+/", path.read_bytes()), path
+
+
 def test_every_package_is_typed(names: set[str]) -> None:
     assert {f"{name}/py.typed" for name in PACKAGES} <= names
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
