@@ -160,7 +160,7 @@ class LatencyMonitor:
         """Count commands that have been completed."""
         if not self.settings.enable & 1:
             return
-        self._turn()
+        self._end_window()
         for each in completions:
             if each.kind == CompletionKind.COMMAND and not each.csi and each.opcode in OPERATIONS:
                 took = each.completed - each.arrived
@@ -183,8 +183,8 @@ class LatencyMonitor:
         self._latencies[place], self._times[place] = milliseconds, self._timestamp()
         self._updated[place] = at
 
-    def _turn(self) -> None:
-        """Keep what was counted until the bucket timer has run down, and begin anew."""
+    def _end_window(self) -> None:
+        """Move the active counters to the static ones, if the bucket timer has expired."""
         threshold = self.settings.timer_threshold * TIMER_UNIT
         if threshold and self._now() - self._began >= threshold:
             self.log.static_counters = tuple(self._counters)
@@ -195,7 +195,7 @@ class LatencyMonitor:
     def page(self) -> bytes:
         """Log C3h."""
         if self.settings.enable & 1:
-            self._turn()
+            self._end_window()
             self.log.timer = min((self._now() - self._began) // TIMER_UNIT, 0xFFFF)
         self.log.counters = tuple(self._counters)
         self.log.times, self.log.latencies = tuple(self._times), tuple(self._latencies)

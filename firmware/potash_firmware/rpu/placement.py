@@ -10,7 +10,7 @@ Source: NVM Express Base Specification 2.1, section 8.1.10 (Flexible Data Placem
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
@@ -118,6 +118,8 @@ class Placement(Part):
         """Pages of each stream that were relocated when events of that were last looked for."""
         self.noted: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
         """The events of each handle that the host wants to know of."""
+        self._notes_moves = False
+        """Moves are events of some handle, which is asked for every write."""
         self.events: deque[placement.Event] = deque(maxlen=2 * placement.EVENTS_IN_LOG)
         """Events of the host and of the controller, the oldest first."""
 
@@ -148,8 +150,9 @@ class Placement(Part):
 
     def write(self, nsid: int, identifier: int, length: int) -> None:
         """A host writes so many bytes."""
-        stream = self.stream(nsid, identifier)
-        if self.enabled and self._named(nsid, identifier) is None:
+        stream = self._named(nsid, identifier) if self.enabled else 0
+        if stream is None:
+            stream = self.stream(nsid, identifier)
             self._note(placement.EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, stream)
         self.note_moves()
         self._written += length
@@ -167,15 +170,26 @@ class Placement(Part):
         used = self._used[stream] if self._timing is None else self._timing.filled(stream)
         return self.unit - used
 
+    def note(self, handle: int, events: Iterable[placement.EventType], *, on: bool) -> None:
+        """Note events of these kinds of a handle from now on, or note them no more."""
+        self.note_moves()  # as the events have been up to now
+        kinds, noted = set(events), self.noted[handle]
+        noted |= kinds
+        if not on:
+            noted -= kinds
+        self._relocated = [stream.relocated for stream in self._streams]
+        moves = placement.EventType.MEDIA_REALLOCATED
+        self._notes_moves = any(moves in each for each in self.noted)
+
     def note_moves(self) -> None:
         """Note what a modelled drive has moved of handles whose host wants to know."""
-        kind = placement.EventType.MEDIA_REALLOCATED
-        if not any(kind in noted for noted in self.noted):
+        if not self._notes_moves:
             return
         moved = [stream.relocated for stream in self._streams]
         for stream, (before, now) in enumerate(zip(self._relocated, moved, strict=False)):
             if now > before:
-                self._note(kind, 0, 0, stream, moved=(now - before) * self._blocks(stream))
+                blocks = (now - before) * self._blocks(stream)
+                self._note(placement.EventType.MEDIA_REALLOCATED, 0, 0, stream, moved=blocks)
         self._relocated = moved
 
     def update(self, nsid: int, identifiers: Sequence[int]) -> int | None:
@@ -305,7 +319,8 @@ class Placement(Part):
         for stream, counters in enumerate(state.get("handles", [])[: len(self._counted)]):
             self._counted[stream] = HandleCounters(*counters)
         for handle, noted in enumerate(state.get("enabled", [])[: self.handles]):
-            self.noted[handle] = {kind for kind in placement.EventType if kind in noted}
+            self.noted[handle].clear()
+            self.note(handle, {kind for kind in placement.EventType if kind in noted}, on=True)
         self.events.extend(placement.Event(*event) for event in state.get("events", []))
         self.enable(not state.get("disabled", False))
 

@@ -250,7 +250,7 @@ class TimedFastPath(FastPath):
             self._deadlines.put(due, task)
         else:
             task.crossing = crossing
-            crossing.tell(task.crossed)
+            crossing.when_due(task.crossed)
 
     def wake(self, first: TimedCommand) -> None:
         """Complete a command, and those behind it whose deadlines have passed, too."""

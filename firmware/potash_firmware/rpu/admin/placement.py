@@ -133,8 +133,9 @@ def get_feature(controller: Controller, command: Command) -> Result:
         _require_group(command)
         assert controller.placement is not None
         return _ENABLED if controller.placement.enabled else 0
-    enabled, fields = _events_of(controller, command)
-    listed = [bytes((kind, kind in enabled)) for kind in EventType][: fields.noet]
+    placement, handle, fields = _events_of(controller, command)
+    noted = placement.noted[handle]
+    listed = [bytes((kind, kind in noted)) for kind in EventType][: fields.noet]
     controller.transfer.send(command, b"".join(listed), 2 * fields.noet)
     return len(EventType)
 
@@ -152,27 +153,24 @@ def set_feature(controller: Controller, command: Command) -> Steps:
         controller.placement.enable(bool(value))
         yield controller.media_work.submit(controller.persistence.record())
         return None
-    enabled, fields = _events_of(controller, command)
+    placement, handle, fields = _events_of(controller, command)
     named = set(bytes(controller.transfer.receive(command, fields.noet))) if fields.noet else set()
     if unknown := named - set(EventType):
         raise NvmeError(Status.INVALID_FIELD, f"event {min(unknown):#x} is not supported")
-    events = {EventType(kind) for kind in named}
-    enabled |= events
-    if not fields.enable:
-        enabled -= events
+    placement.note(handle, map(EventType, named), on=fields.enable)
     yield controller.media_work.submit(controller.persistence.record())
     return None
 
 
-def _events_of(controller: Controller, command: Command) -> tuple[set[EventType], FdpEventsFields]:
-    """The events of the placement handle that a command names. Raises NvmeError."""
+def _events_of(controller: Controller, command: Command) -> tuple[Placement, int, FdpEventsFields]:
+    """The reclaim unit handle of the placement handle that a command names. Raises NvmeError."""
     fields = FdpEventsFields.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
     placement = _enabled(controller)
     handle = placement.handle(namespace.nsid, fields.phndl)
     if handle is None:
         raise NvmeError(Status.INVALID_FIELD, f"there is no placement handle {fields.phndl}")
-    return placement.noted[handle], fields
+    return placement, handle, fields
 
 
 def _require_group(command: Command) -> None:

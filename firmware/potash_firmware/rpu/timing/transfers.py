@@ -64,7 +64,7 @@ class Crossing:
     """Time from the end of the last one to the command's completion."""
     _transfer: Transfer | None = None
     _due: int | None = None
-    _tell: Callable[[int], None] | None = None
+    _on_due: Callable[[int], None] | None = None
 
     def continue_at(self, at: int) -> None:
         """The last transfer has ended, or the first one can begin."""
@@ -75,19 +75,19 @@ class Crossing:
                 self._transfer = bandwidth.begin(self.sharing.host, length, at, self.continue_at)
                 return
         self._due = at + self.after
-        if self._tell is not None:
-            self._tell(self._due)
+        if self._on_due is not None:
+            self._on_due(self._due)
 
-    def tell(self, tell: Callable[[int], None]) -> None:
+    def when_due(self, call: Callable[[int], None]) -> None:
         """Call a function with the time at which the command completes, once it is known."""
-        self._tell = tell
+        self._on_due = call
         if self._due is not None:
-            tell(self._due)
+            call(self._due)
 
     def wait(self, *, abortable: bool) -> Steps[int]:
         """Wait for the end of the last one; the time at which the command completes."""
         ended = Signal()
-        self.tell(ended.send)
+        self.when_due(ended.send)
         try:
             due: int = yield Wait(ended, always if abortable else never)
         except GeneratorExit:

@@ -187,8 +187,8 @@ class Controller:
         if remaining <= 0:
             return False
         interrupt = self._admin_eventfd if admin else self._io_eventfd
-        heard = interrupt.wait(min(remaining, LIVENESS_POLL))
-        if not heard:
+        interrupted = interrupt.wait(min(remaining, LIVENESS_POLL))
+        if not interrupted:
             self.check()
         return True
 

@@ -13,7 +13,7 @@ section 3.3.2 (source ranges).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nvme_spec.memory_commands import MemoryCopy
@@ -52,21 +52,30 @@ class Part(NamedTuple):
     target: memoryview
 
 
-def copy(controller: Controller, command: Command) -> Steps:
-    """Copy the source ranges, one after another, to the command's namespace."""
-    entry = command.entry
-    namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
-    fields = MemoryCopy.decode(entry)
-    peers = controller.board.settings.peers
-    if fields.desfmt not in SOURCE_RANGE_SIZES or (fields.desfmt == CopyFormat.PEER and not peers):
+def destination(
+    controller: Controller, command: Command, formats: Collection[int]
+) -> tuple[MemoryNamespace, MemoryCopy]:
+    """The namespace that a command copies to, and the command's fields. Raises NvmeError for bytes
+    that are not there, and for formats of descriptors other than these."""
+    namespace = controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)
+    fields = MemoryCopy.decode(command.entry)
+    if fields.desfmt not in formats:
         raise NvmeError(Status.INVALID_FIELD, f"descriptor format {fields.desfmt} is not supported")
     require_granularity(fields.sdaddr, fields.length)
     namespace.require_range(fields.sdaddr, fields.length)
     if fields.nr_z >= MOST_SOURCE_RANGES:
         raise NvmeError(
             Status.COMMAND_SIZE_LIMIT_EXCEEDED,
-            f"{fields.nr_z + 1} ranges are more than one Memory Copy takes",
+            f"{fields.nr_z + 1} ranges are more than one command takes",
         )
+    return namespace, fields
+
+
+def copy(controller: Controller, command: Command) -> Steps:
+    """Copy the source ranges, one after another, to the command's namespace."""
+    peers = controller.board.settings.peers
+    formats = set(SOURCE_RANGE_SIZES) - ({CopyFormat.PEER} if peers is None else set())
+    namespace, fields = destination(controller, command, formats)
     listed = controller.transfer.receive(command, fields.data_length)
     if fields.desfmt == CopyFormat.MEMORY:
         sources = [

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 from csd_spec import values
 from nvme_spec.key_value import LONGEST_KEY
-from nvme_spec.memory_commands import MemoryCopy
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.values import ValueStore
 from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
-from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
+from potash_firmware.rpu.command_sets.memory.access import AT_ONCE
+from potash_firmware.rpu.command_sets.memory.copy import destination
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
@@ -39,17 +38,7 @@ class Copied(NamedTuple):
 
 def copy_values(controller: Controller, command: Command) -> Steps:
     """Copy the values of the source ranges, one after another, as far as there is room."""
-    namespace = controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)
-    fields = MemoryCopy.decode(command.entry)
-    if fields.desfmt:
-        raise NvmeError(Status.INVALID_FIELD, f"descriptor format {fields.desfmt} is not supported")
-    require_granularity(fields.sdaddr, fields.length)
-    namespace.require_range(fields.sdaddr, fields.length)
-    if fields.nr_z >= MOST_SOURCE_RANGES:
-        raise NvmeError(
-            Status.COMMAND_SIZE_LIMIT_EXCEEDED,
-            f"{fields.nr_z + 1} ranges are more than one Copy Values takes",
-        )
+    namespace, fields = destination(controller, command, {0})
     listed = controller.transfer.receive(command, values.SOURCE_SIZE * (fields.nr_z + 1))
     sources = list(values.ValueSource.decode_list(listed))
     for source in sources:
