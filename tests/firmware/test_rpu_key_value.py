@@ -54,6 +54,7 @@ from support.memory import (
     powered,
 )
 from support.migration import load, moved, save
+from support.new_process import new_process
 from support.nvme_host import DATA, Cqe, Host
 
 
@@ -284,6 +285,18 @@ def test_no_byte_of_a_value_is_left(tmp_path: Path, how: str) -> None:
         assert store(host, b"k", b"new") == 0
     with powered(tmp_path / "drive") as host:
         assert retrieve(host, b"k") == b"new"
+
+
+@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["change", "format", "delete", "sanitize"])
+def test_values_of_a_process_that_is_killed_before_a_system_call(
+    tmp_path: Path, what: str, stride: int
+) -> None:
+    """What was acknowledged is there, nothing is torn, and what was erased leaves no byte."""
+    done = new_process("support.value_kills", what, str(tmp_path), stride)
+    if "PermissionError" in done.stderr:
+        pytest.skip("this machine lets no process trace another one")
+    assert done.returncode == 0, done.stderr
 
 
 KEYS = st.one_of(st.binary(min_size=1, max_size=2), st.binary(min_size=1, max_size=16))

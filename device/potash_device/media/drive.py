@@ -411,7 +411,7 @@ class Drive:
         for nsid in unfinished:
             log.warning("namespace %d was being formatted, which is finished now", nsid)
             if self.shapes[nsid].has_values:
-                self._values(nsid, self.shapes[nsid]).erase()
+                self._open_values({nsid: self.shapes[nsid]}, new=True)
                 continue
             self.lay_out(nsid)
             self.namespaces[nsid].punch(0, self.namespaces[nsid].size)
