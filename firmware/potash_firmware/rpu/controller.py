@@ -49,6 +49,7 @@ from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.reports import Reports
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
+from potash_firmware.rpu.subsystem import Subsystem
 from potash_firmware.rpu.telemetry_areas import collect
 from potash_firmware.rpu.times import Times
 from potash_firmware.rpu.timing.upcalls import Upcalls
@@ -76,8 +77,12 @@ class Controller:
         engine: ProgramEngine | None,
         support: CommandSupport,
         clock: Callable[[], float],
+        subsystem: Subsystem[Controller],
     ) -> None:
         self.board, self.settings, self.support = board, settings, support
+        self.subsystem, self.identifier = subsystem, len(subsystem.controllers)
+        """The subsystem that it belongs to, and CNTLID."""
+        subsystem.controllers.append(self)
         self.statistics, self.outstanding = Statistics(), Outstanding()
         self.transfer = Transfer(board.dma, board.trace)
         self.media_work = MediaWork(board.executor, board.trace)

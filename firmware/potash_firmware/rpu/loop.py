@@ -53,6 +53,7 @@ from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.namespaces.flushing import flushing
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.subsystem import Subsystem
 from potash_firmware.rpu.timing.holding import Holding
 from potash_firmware.waiting import earliest
 from pyvfio_user.memory import AccessFault
@@ -102,7 +103,7 @@ class Rpu:
             extended = Extended(settings.extensions)
             admin, commands = extended.admin(admin), extended.io(commands)
         self.controller = Controller(
-            board, settings, buffers, engine, support(admin, commands), clock
+            board, settings, buffers, engine, support(admin, commands), clock, Subsystem()
         )
         self._engine = self.controller.engine
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)

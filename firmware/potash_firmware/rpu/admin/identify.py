@@ -42,7 +42,7 @@ from potash_firmware.rpu.command_sets.nvm.limits import DEALLOCATION, namespace_
 from potash_firmware.rpu.compute.programs import LOAD_SHIFT
 from potash_firmware.rpu.compute.ranges import RANGE_SHIFT
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID, AnyNamespace, StoredNamespace
+from potash_firmware.rpu.namespaces.inventory import AnyNamespace, StoredNamespace
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -190,7 +190,12 @@ def _attached_controllers(controller: Controller, command: Command, fields: Iden
     if nsid not in controller.namespaces.allocated:
         raise controller.namespaces.absent(nsid)
     return _controllers_from(
-        fields, [CONTROLLER_ID] if nsid in controller.namespaces.attached else []
+        fields,
+        (
+            each.identifier
+            for each in controller.subsystem.controllers
+            if nsid in each.namespaces.attached
+        ),
     )
 
 
@@ -342,7 +347,7 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
 
 
 def _command_sets(controller: Controller, command: Command, fields: Identify) -> bytes:
-    if fields.cntid not in (CONTROLLER_ID, capabilities.THIS_CONTROLLER):
+    if fields.cntid not in (controller.identifier, capabilities.THIS_CONTROLLER):
         raise NvmeError(Status.INVALID_FIELD, detail=f"there is no controller {fields.cntid:#x}")
     return bytes(
         structures.CommandSetCombinations(
@@ -395,7 +400,9 @@ STRUCTURES: dict[int, Answer] = {
     structures.Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace),
     structures.Cns.NAMESPACE_CONTROLLER_LIST: Answer(_attached_controllers),
     structures.Cns.CONTROLLER_LIST: Answer(
-        lambda controller, command, fields: _controllers_from(fields, [CONTROLLER_ID])
+        lambda controller, command, fields: _controllers_from(
+            fields, range(len(controller.subsystem.controllers))
+        )
     ),
     structures.Cns.ENDURANCE_GROUP_LIST: Answer(
         lambda controller, command, fields: lists.encode_controller_list(

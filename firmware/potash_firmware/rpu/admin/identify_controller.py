@@ -17,7 +17,6 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features import table
 from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS, REQUEST_LIMIT
 from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
-from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.operations.sanitize import ACTIONS
 from potash_firmware.rpu.placement import GROUP
 from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
@@ -48,7 +47,7 @@ def controller_structure(controller: Controller) -> IdentifyController:
         mn=identity.model,
         fr=controller.firmware.revision,
         mdts=MAX_TRANSFER_SHIFT,
-        cntlid=CONTROLLER_ID,
+        cntlid=controller.identifier,
         ver=VERSION_2_0,
         rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
         oaes=OPTIONAL_EVENTS

@@ -34,7 +34,6 @@ from potash_device.media.errors import MediaError
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.namespaces.namespace import wanted_format
 from potash_firmware.rpu.operations.firmware_slots import BUILT_IN_SLOT
 
@@ -110,7 +109,7 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
         )
     except ValueError as error:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail=str(error)) from None
-    if identifiers != [CONTROLLER_ID]:
+    if identifiers != [controller.identifier]:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail="there is one controller, 0")
     return controller.operations.command(
         controller.management.attach(command.entry.nsid, attach=attach)

@@ -24,9 +24,6 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 from potash_firmware.rpu.part import Part
 
-CONTROLLER_ID = 0
-"""CNTLID of the one controller that namespaces are attached to."""
-
 StoredNamespace = Namespace | KeyValueNamespace
 """A namespace whose contents are durable."""
 AnyNamespace = StoredNamespace | MemoryNamespace | ComputeNamespace
