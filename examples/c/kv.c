@@ -6,21 +6,26 @@
  *   kv /dev/ng0n2 get KEY > value
  *   kv /dev/ng0n2 delete KEY
  *   kv /dev/ng0n2 list [KEY]
+ *   kv /dev/ng0n2 bench COUNT [DEPTH]
  *
- * A key is text of 1 to 16 bytes; keys are listed in the drive's order, from KEY on.
+ * A key is text of 1 to 16 bytes; keys are listed in the drive's order, from KEY on. The benchmark
+ * stores, retrieves and deletes COUNT values of 4 KiB, with DEPTH commands in flight (default: 1).
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <linux/nvme_ioctl.h>
 
 enum { STORE = 0x01, RETRIEVE = 0x02, LIST = 0x06, DELETE = 0x10 };
-enum { MOST = 128 * 1024, KEY_MOST = 16 };
+enum { MOST = 128 * 1024, KEY_MOST = 16, BENCH_SIZE = 4096 };
 
 static int fd;
 static char data[MOST];
@@ -80,13 +85,48 @@ static int list(const char *first)
 	}
 }
 
+/* The time of `count` commands, of which as many processes as `depth` make one after another. */
+static int bench(const char *verb, uint8_t opcode, unsigned count, unsigned depth)
+{
+	struct timespec began, ended;
+	int status, failed = 0;
+	double seconds;
+
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	for (unsigned first = 0; first < depth; first++) {
+		pid_t child = fork();
+
+		if (child < 0)
+			failed = 1;
+		if (child)
+			continue;
+		for (unsigned i = first; i < count; i += depth) {
+			char key[KEY_MOST];
+			uint32_t result;
+			int length = snprintf(key, sizeof(key), "b%u", i);
+
+			if (run(opcode, key, length, BENCH_SIZE, &result))
+				_exit(1);
+		}
+		_exit(0);
+	}
+	while (wait(&status) > 0)
+		failed |= status;
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	seconds = ended.tv_sec - began.tv_sec + (ended.tv_nsec - began.tv_nsec) / 1e9;
+	printf("%s: %.0f commands per second\n", verb, count / seconds);
+	fflush(stdout);
+	return failed != 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *verb = argc > 2 ? argv[2] : "", *key = argc > 3 ? argv[3] : "";
 	uint32_t size, result;
 
-	if (argc < 3 || argc > 4 || strlen(key) > KEY_MOST) {
-		fprintf(stderr, "usage: %s DEVICE put|get|delete|list [KEY]\n", argv[0]);
+	if (argc < 3 || argc > 5 || strlen(key) > KEY_MOST) {
+		fprintf(stderr, "usage: %s DEVICE put|get|delete|list|bench [KEY|COUNT] [DEPTH]\n",
+			argv[0]);
 		return 2;
 	}
 	fd = open(argv[1], O_RDWR);
@@ -105,5 +145,12 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(verb, "delete"))
 		return run(DELETE, key, strlen(key), 0, &result) != 0;
+	if (!strcmp(verb, "bench")) {
+		unsigned count = atoi(key), depth = argc > 4 ? atoi(argv[4]) : 1;
+
+		return bench("store", STORE, count, depth) ||
+		       bench("retrieve", RETRIEVE, count, depth) ||
+		       bench("delete", DELETE, count, depth);
+	}
 	return strcmp(verb, "list") ? 2 : list(key);
 }

@@ -50,6 +50,9 @@ def test_the_program_in_c_of_the_page(linux: Guest, tmp_path: Path) -> None:
     listed = shell(linux, f"cd /tmp/kv; {many}; ./kv /dev/ng0n4 list key-11")
     assert listed.split() == [f"key-{number}" for number in range(110, 151)]
     assert shell(linux, "cd /tmp/kv; ./kv /dev/ng0n4 get absent || echo $?") == "1\n"
+    rates = shell(linux, "cd /tmp/kv; ./kv /dev/ng0n4 bench 100 8 | cut -d: -f1")
+    assert rates.split() == ["store", "retrieve", "delete"]
+    assert shell(linux, "cd /tmp/kv; ./kv /dev/ng0n4 get b99 || echo $?") == "1\n"
 
 
 def test_the_command_line_in_a_guest(linux: Guest) -> None:
