@@ -5,8 +5,12 @@ import ctypes
 import numpy as np
 import pytest
 
+from potash_device import placing
+from potash_firmware.ftl import compiled
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import Op
 from potash_firmware.ftl.state import DriveState
-from potash_firmware.ftl.words import Batch, Words, sample_state
+from potash_firmware.ftl.words import SMALLEST, Batch, Words, sample_state
 
 ROWS, ONE = np.zeros((3, 7), np.int64), np.zeros(3, np.int64)
 
@@ -36,3 +40,22 @@ def test_arrays_of_other_types_are_refused(arrays: Batch | DriveState) -> None:
     """Compiled code does not check them."""
     with pytest.raises(TypeError, match="other types"):
         Words(arrays)
+
+
+def _completions() -> list[int]:
+    drive = Drive(SMALLEST)
+    return [drive.submit(0, Op.WRITE, 0, 1), drive.submit(10**6, Op.READ, 0, 1)]
+
+
+def test_llvm_loads_what_cannot_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = _completions()
+    calls = []
+
+    def refuse(*arguments: object) -> None:
+        calls.append(arguments)
+        raise placing.CannotPlaceError
+
+    monkeypatch.setattr(placing, "place", refuse)
+    monkeypatch.setattr(compiled, "_native", compiled._native.__wrapped__)
+    assert _completions() == times
+    assert calls

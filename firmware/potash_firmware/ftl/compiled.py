@@ -1,7 +1,8 @@
 """The compiled code of the page-mapped flash translation layer, as Python calls it.
 
-It is loaded from the cache as an object file. numba, whose import takes longer and more memory than
-all else that a modelled drive needs, is imported only to compile it.
+It is placed in memory as the object file that the cache has. numba, whose import takes longer and
+more memory than all else that a modelled drive needs, is imported only to compile it, and LLVM only
+on processors where `placing` cannot do without.
 """
 
 import functools
@@ -9,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cffi import FFI
+from _cffi_backend import FFI  # `cffi` imports a parser of C, too, which takes 20 ms
 
-from potash_device import object_code
+from potash_device import object_code, placing
 from potash_device.cache import Store
 from potash_device.flash import state as flash
 from potash_device.vta import compiled_code
@@ -19,7 +20,7 @@ from potash_firmware.ftl.words import Words
 
 
 def _versions() -> tuple[str, ...]:
-    return (*compiled_code.versions(), *object_code.versions())
+    return (*compiled_code.versions(), placing.processor())
 
 
 STORE = Store(
@@ -73,8 +74,13 @@ def _native() -> Native:
         contents = symbol.encode() + b"\0" + code
         STORE.keep(name, contents)
     encoded, _, code = contents.partition(b"\0")
-    owner = object_code.load(code)
+    symbol = encoded.decode()
+    try:
+        address, owner = placing.place(code, symbol)
+    except placing.CannotPlaceError:
+        owner = object_code.load(code)
+        address = owner.get_function_address(symbol)
     _loaded.append(owner)
     # ctypes takes half as long again for a call.
-    native: Native = FFI().cast(_KIND, owner.get_function_address(encoded.decode()))
+    native: Native = FFI().cast(_KIND, address)
     return native
