@@ -57,6 +57,30 @@ drives = [2]
 [drive]
 """
 
+MODEL = """
+functions = "mine.py"
+program = "amplification"
+baseline = "published"
+plot = "x=spare,y=amplification,by=policy+method"
+[vary]
+spare = [30, 60]
+policy = ["gc=greedy", "gc=fifo"]
+[small]
+spare = [30]
+[model]
+drive = "femu"
+blocks = 48
+pages = 4
+capacity = "32M"
+reserve = 2
+background = 0
+"""
+PUBLISHED = """
+def published(point):
+    return {"amplification": 2.0} if point["policy"] == "gc=fifo" else None
+"""
+MODELLED = blocks("experiment.md", "python")[1] + PUBLISHED
+
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -214,6 +238,10 @@ def test_an_experiment_goes_on_where_it_was(
         (FILE + 'size = "much"', "much"),
         (FILE.replace("mine.py", "none.py"), "none.py cannot be read: No such file"),
         (FILE.replace("[vary]", 'files = ["no"]\n[vary]'), "no cannot be read: No such file"),
+        (FILE + "[model]", "there are both [model] and [drive]; an experiment has one of them"),
+        (FILE + "[small]\nn = [1]", "small.n is no parameter in [vary]"),
+        ('plot = "x=size"\n' + FILE, "a plot is x=COLUMN,y=COLUMN"),
+        (MODEL.replace("blocks = 48", "block = 2"), "[model]: there is no key block; did you mean"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_ends_in_a_sentence(
@@ -335,6 +363,38 @@ def test_a_cluster_measures_drives_with_extensions_of_files_and_packages(
     assert "two files are called answers.py; rename one of them" in capsys.readouterr().err
 
 
+def test_an_experiment_on_the_model_alone_is_compared_with_published_values(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.write(MODEL, MODELLED)
+    (files.folder / "mine.toml").rename(files.folder / "experiment.toml")
+    out = files.folder / "out"
+    assert run_app(["experiment", str(files.folder), "-o", str(out), "--small"]) == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:2] + row[3:4] for row in table[1:]] == [
+        ["gc=greedy", "30"],
+        ["gc=fifo", "30", "2"],
+    ]
+    found = float(files.rows()[2]["amplification"])
+    assert 1 < found < 4 and table[2][4] == f"{100 * (found / 2 - 1):+.1f}"
+    assert [row["method"] for row in files.rows()] == ["amplification", "published"] * 2
+    assert "elapsed_ns" not in files.rows()[0]
+    root = xml.fromstring((out / "plot.svg").read_bytes())
+    rings = [one for one in root.iter(f"{SVG}circle") if one.get("fill") == "none"]
+    assert len(rings) == 2, "the value, and its sign in the legend"
+    line = [one for one in root.iter(f"{SVG}circle") if one.get("fill") == rings[0].get("stroke")]
+    assert len(line) == 1, "in the colour of what the program found"
+
+
+def test_results_have_a_directory_by_the_name_of_the_experiment(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(MODEL, MODELLED)
+    monkeypatch.chdir(files.folder)
+    assert run_app(["experiment", "mine.toml", "--small"]) == 0
+    assert (files.folder / "results" / "mine-small" / "results.csv").exists()
+
+
 def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:
     rows: list[dict[str, Any]] = [{"method": "a", "x": x, "y": 10 + x} for x in (0, 1)]
     root = xml.fromstring(plot.draw(plot.Plot("x", "y"), rows))
@@ -375,7 +435,7 @@ def test_the_page_s_experiment_compares_both_command_sets_with_the_host(tmp_path
 
 
 def test_the_page_s_clock_passes_with_commands_and_what_the_host_computes() -> None:
-    said = run_python(blocks("experiment.md", "python")[1])
+    said = run_python(blocks("experiment.md", "python")[2])
     assert int(said.split()[0]) > 5000 and said.endswith(" ns\n")
 
 

@@ -7,12 +7,15 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import potash
 from potash.configuration import read_toml
+from potash.experiment import models
+from potash.experiment.plot import Plot
+from potash.experiment.plot import parse as parse_plot
 from potash.programs.compiler import compiled
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import MAX_QUEUE_DEPTH
@@ -61,6 +64,8 @@ class Task(NamedTuple):
     source: str
     """The file with the functions, and its contents."""
     files: Mapping[str, bytes]
+    model: Mapping[str, Any] | None = None
+    """Options of `potash.experiment.models.build`; None for drives."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class Experiment:
     seed: int = 0
     vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     drive: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] | None = None
+    """A modelled drive without a device, in place of `drive`."""
+    small: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    """Values in place of those in `vary`, with which the experiment takes seconds."""
+    plot: Plot | None = None
     folder: Path = Path()
     extensions: tuple[str, ...] = ()
     """Further extensions of each drive, which the file does not name."""
@@ -107,16 +117,11 @@ class Experiment:
         found = []
         for number, values in enumerate(itertools.product(*self.vary.values())):
             parameters = dict(zip(self.vary, values, strict=True))
-            drive = {"time": "modelled", **self.drive}
-            if self.extensions:
-                drive["extensions"] = extensions
-            if drive["time"] == "modelled":
-                drive.setdefault("clock", "stepped")
-            for name, keyword in SETTINGS.items():
-                if name in parameters:
-                    value = parameters[name]
-                    drive[keyword] = [value] if keyword == "policies" else value
-            _check(placed(drive, files, self.folder))
+            drive = self._options(parameters, extensions)
+            if self.model is None:
+                _check(placed(drive, files, self.folder))
+            else:
+                models.profile(drive)
             for repetition in range(self.repetitions):
                 found.append(
                     Task(
@@ -130,14 +135,34 @@ class Experiment:
                         str(path),
                         source,
                         files,
+                        self.model if self.model is None else drive,
                     )
                 )
         return found
 
+    def _options(self, parameters: Mapping[str, Value], extensions: list[str]) -> dict[str, Any]:
+        """Options of the drives, or of the model, at a point."""
+        found = {"time": "modelled", **self.drive} if self.model is None else dict(self.model)
+        if self.extensions:
+            found["extensions"] = extensions
+        if found.get("time") == "modelled":
+            found.setdefault("clock", "stepped")
+        for name, keyword in SETTINGS.items():
+            if name in parameters:
+                value = parameters[name]
+                found[keyword] = [value] if keyword == "policies" else value
+        return found
+
+    def reduced(self) -> Self:
+        """The experiment with the values of `small`. Raises PotashError where it has none."""
+        if not self.small:
+            raise PotashError("the experiment has no table [small] with values for --small")
+        return replace(self, vary={**self.vary, **self.small})
+
     def settings(self, tasks: list[Task]) -> dict[str, Any]:
         """Everything that the results depend on, for a file beside them."""
         described = {one.name: getattr(self, one.name) for one in fields(self)}
-        del described["folder"]
+        del described["folder"], described["plot"], described["small"]
         if not self.extensions:
             del described["extensions"]
         files = {name: hashlib.sha256(data).hexdigest() for name, data in tasks[0].files.items()}
@@ -163,6 +188,8 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
     known = [
         field.name for field in fields(Experiment) if field.name not in ("folder", "extensions")
     ]
+    if "model" in table and "drive" in table:
+        raise ValueError("there are both [model] and [drive]; an experiment has one of them")
     for name in table:
         if name not in known:
             of_drive = name in drive_options()
@@ -178,19 +205,27 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
         least = int(name == "repetitions")
         if type(table.get(name, 1)) is not int or not least <= table.get(name, 1) <= most:
             raise ValueError(f"{name} is a whole number from {least} to {most}")
-    for name in ("vary", "drive"):
+    for name in ("vary", "drive", "model", "small"):
         if not isinstance(table.get(name, {}), Mapping):
             raise TypeError(f"[{name}] is a table")
     names = table.get("files", [])
     if not isinstance(names, list) or not all(name == Path(str(name)).name for name in names):
         raise ValueError("files is a list of names of files that are beside this one")
-    vary = {name: _values(name, values) for name, values in table.get("vary", {}).items()}
+    vary, small = (
+        {name: _values(name, values) for name, values in table.get(key, {}).items()}
+        for key in ("vary", "small")
+    )
+    for name in small:
+        if name not in vary:
+            raise ValueError(f"small.{name} is no parameter in [vary]")
+    drawn = None if "plot" not in table else parse_plot(str(table["plot"]))
     points = 1
     for values in vary.values():
         points *= len(values)
     if points > MOST_POINTS:
         raise ValueError(f"[vary] makes {points} points; {MOST_POINTS} are the most")
-    return Experiment(**{**table, "files": tuple(names), "vary": vary, "folder": folder})
+    read = {"files": tuple(names), "vary": vary, "small": small, "plot": drawn, "folder": folder}
+    return Experiment(**{**table, **read})
 
 
 def _values(name: str, values: object) -> tuple[Value, ...]:

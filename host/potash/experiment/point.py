@@ -4,10 +4,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from potash.experiment import models
 from potash.sdk.device import Device
 from potash.sdk.transport import HostClock
+from potash_firmware.ftl.interface import Ftl
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ class Point:
         files: Mapping[str, bytes],
         seed: int,
         clock: HostClock | None,
+        model: Mapping[str, Any] | None = None,
     ) -> None:
         self.parameters = parameters
         self.drives = drives
@@ -38,9 +41,15 @@ class Point:
         self.seed = seed
         self.random = random.Random(seed)
         self.clock = clock
+        self._model = model or {}
 
     def __getitem__(self, name: str) -> int | float | str | bool:
         return self.parameters[name]
+
+    def model(self, **keys: Any) -> Ftl:
+        """A new drive of [model], with further keys of a profile. Raises TimingError and
+        FtlError."""
+        return models.build({**self._model, **keys})
 
     @property
     def now(self) -> int:

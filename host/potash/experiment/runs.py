@@ -78,6 +78,8 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
     for name in (method, task.prepare):
         if name and not callable(scope.get(name)):
             raise PotashError(f"{task.path} has no function {name}")
+    if task.model is not None:
+        return _run_model(task, method, scope)
     stepped = task.drive.get("clock") == "stepped" and task.drive["time"] == "modelled"
     clock = HostClock() if stepped else None
     with ExitStack() as stack:
@@ -106,16 +108,36 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
         elapsed = point.now - began
         moved = [drive.traffic(old) for drive, old in zip(drives, before, strict=True)]
     row: dict[str, Value] = {
+        **_about(task, method),
+        "elapsed_ns": elapsed,
+        **{name: sum(getattr(one, name) for one in moved) for name in COUNTED},
+    }
+    return Run({**row, **_said(method, said, row)}, _completions(row, moved))
+
+
+def _run_model(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
+    """One function at a point of an experiment without devices."""
+    assert task.model is not None
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        for name, data in task.files.items():
+            (Path(folder) / name).write_bytes(data)
+        options = placed(task.model, task.files, Path(folder))
+        point = Point(task.parameters, [], task.files, task.seed, None, options)
+        if task.prepare:
+            scope[task.prepare](point)
+        row = _about(task, method)
+        return Run({**row, **_said(method, scope[method](point), row)}, [])
+
+
+def _about(task: Task, method: str) -> dict[str, Value]:
+    return {
         "version": potash.__version__,
         "point": task.number,
         "repetition": task.repetition,
         "seed": task.seed,
         "method": method,
         **task.parameters,
-        "elapsed_ns": elapsed,
-        **{name: sum(getattr(one, name) for one in moved) for name in COUNTED},
     }
-    return Run({**row, **_said(method, said, row)}, _completions(row, moved))
 
 
 def _said(method: str, said: object, row: Mapping[str, Value]) -> dict[str, Value]:

@@ -60,7 +60,9 @@ __all__ = [
     "policies",
     "precondition",
     "profile",
+    "random_pages",
     "read_trace",
+    "requests",
     "restored",
     "save",
     "steady",
@@ -180,18 +182,30 @@ def precondition(
         before = drive.counters if count else before
         for start in range(0, count, _AT_ONCE):
             end = min(count, start + _AT_ONCE)
-            requests = np.zeros(end - start, REQUEST)
-            requests["time"] = drive.now
-            requests["op"], requests["count"] = Op.WRITE, 1
-            requests["first"] = (
+            pages = (
                 np.arange(start, end)
                 if in_order
                 else random_pages(random, written, end - start, skew)
             )
-            drive.run(requests)
+            drive.run(requests(Op.WRITE, pages, time=drive.now))
     took = drive.counters.since(before)
     drive.rest()
     return took
+
+
+def requests(
+    op: Op,
+    first: NDArray[np.int64],
+    count: int | NDArray[np.int64] = 1,
+    time: int | NDArray[np.int64] = 0,
+    stream: int | NDArray[np.int64] = 0,
+) -> NDArray[np.void]:
+    """Requests for `run` and `closed_loop`: `count` pages of 4 KiB each from `first` on, which
+    arrive at `time` in nanoseconds."""
+    made = np.zeros(len(first), REQUEST)
+    made["op"], made["first"], made["count"] = op, first, count
+    made["time"], made["stream"] = time, stream
+    return made
 
 
 def read_trace(path: Path, profile: Profile, faster: float = 1.0) -> NDArray[np.void]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 
@@ -22,6 +22,8 @@ from potash.sections import MODELLED
 from potash.tables import columns
 from potash.units import Parsed
 
+FILE = "experiment.toml"
+"""The file of an experiment that is named by its directory."""
 SHOWN = 20
 """Rows that are shown; the files, and `--json`, have them all."""
 BOOKKEEPING = ("version", "point", "repetition", "seed")
@@ -39,26 +41,29 @@ class Experimented(NamedTuple):
         "A row for each function at each point: its parameters, what was measured, and the columns "
         "that the function returned.",
     ]
-    plot: Annotated[str | None, "The SVG file; null without --plot."]
+    plot: Annotated[str | None, "The SVG file; null without a plot."]
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "-o",
     "--output",
     "folder",
-    required=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the results; an experiment that was interrupted goes on there.",
+    help="Directory for the results, results/NAME by default; an experiment that was interrupted "
+    "goes on there.",
 )
 @click.option(
     "--plot",
     "wanted",
     type=Parsed("x=,y=,by=", plot.parse),
     help="Also draw DIR/plot.svg: means and standard deviations of column y over x, a line for "
-    "each value of the columns by (joined by +; default: method).",
+    "each value of the columns by (joined by +; default: method), in place of the file's plot.",
+)
+@click.option(
+    "--small", is_flag=True, help="Vary the values of the table [small], which takes seconds."
 )
 @click.option(
     "--extend",
@@ -72,8 +77,9 @@ class Experimented(NamedTuple):
 @json_option(Experimented)
 def experiment(
     file: Path,
-    folder: Path,
+    folder: Path | None,
     wanted: plot.Plot | None,
+    small: bool,
     extensions: tuple[str, ...],
     jobs: int | None,
     scheduler: str | None,
@@ -81,18 +87,27 @@ def experiment(
     """Measure a program in the drive against a baseline on the host.
 
     FILE is a TOML file that names two functions of a Python file, and parameters to vary
-    (docs/experiment.md). Every combination of their values is measured on drives of its own.
-    Results are results.csv, results.arrow and completions.csv in DIR.
+    (docs/experiment.md), or a directory with such a file, experiment.toml. Every combination of
+    their values is measured on drives of its own. Results are results.csv, results.arrow and
+    completions.csv in DIR.
     """
     work_pool = pool(carry_out, jobs, scheduler)
+    name = file.resolve().name if file.is_dir() else file.stem
+    file = file / FILE if file.is_dir() else file
     described = replace(plan.read(file), extensions=extensions)
+    if small:
+        described = described.reduced()
+    folder = folder or Path("results", name + "-small" * small)
+    drawn = wanted or described.plot
     tasks = described.tasks()
     results = Results(folder, described.settings(tasks))
     runs = [results.load(task) for task in tasks]
     left = [number for number, one in enumerate(runs) if one is None]
     if left:
         with showing(steps=True) as progress, work_pool as work:
-            if scheduler is None and any(task.drive["time"] == MODELLED for task in tasks):
+            if scheduler is None and any(
+                task.drive.get("time", MODELLED) == MODELLED for task in tasks
+            ):
                 progress("loading the model of the drive", None)
                 timing.compile_model()
             label = f"measuring {len(left)} of {len(tasks)} points"
@@ -105,21 +120,25 @@ def experiment(
                     runs[left[at]] = outcome
                     progress(label, done / len(left))
     rows = results.finish(_every(runs))
-    if wanted is not None:
-        picture = plot.draw(wanted, rows)
+    if drawn is not None:
+        picture = plot.draw(drawn, rows)
         with replacing(folder / "plot.svg") as opened:
             opened.write(picture)
-    drawn = None if wanted is None else str(folder / "plot.svg")
+    path = None if drawn is None else str(folder / "plot.svg")
     found = [{name: one for name, one in row.items() if one is not None} for row in rows]
-    report = Experimented(str(folder), len(tasks), len(tasks) - len(left), found, drawn)
-    say(report, _described(report, rows))
+    report = Experimented(str(folder), len(tasks), len(tasks) - len(left), found, path)
+    say(report, _described(report, rows, drawn))
 
 
 def _every(runs: Sequence[list[Run] | None]) -> list[Run]:
     return [run for one in runs if one is not None for run in one]
 
 
-def _described(report: Experimented, rows: Sequence[Mapping[str, object]]) -> list[str]:
+def _described(
+    report: Experimented, rows: Sequence[Mapping[str, Any]], drawn: plot.Plot | None
+) -> list[str]:
+    if drawn is not None and any(row["method"] == plot.PUBLISHED for row in rows):
+        return plot.compared(drawn, rows)
     # Those that say nothing here are in the files.
     names = [
         name

@@ -1,0 +1,34 @@
+"""A modelled drive without a device, for an experiment on the model alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from potash import timing
+from potash_device.flash.profile import Profile, ProfileError
+from potash_device.flash.profiles import from_mapping
+from potash_firmware.extension_files import load
+from potash_firmware.ftl.interface import Ftl
+
+_OPTIONS = ("drive", "ftl", "policies", "extensions")
+
+
+def profile(options: Mapping[str, Any]) -> Profile:
+    """The profile of a table [model]. Raises TimingError."""
+    keys = {name: value for name, value in options.items() if name not in _OPTIONS}
+    if "drive" in options:
+        keys["base"] = options["drive"]
+    try:
+        return from_mapping(keys)
+    except ProfileError as error:
+        raise timing.TimingError(f"[model]: {error}") from None
+
+
+def build(options: Mapping[str, Any]) -> Ftl:
+    """An empty drive, of keys of a profile, and of the options of `potash serve` `drive` (the
+    profile that the keys change), `ftl`, `policies` and `extensions`.
+
+    Raises TimingError, FtlError and ExtensionError.
+    """
+    registered = load(options.get("extensions", [])).ftls
+    chosen = options.get("policies", [])
+    return timing.with_ftl(profile(options), options.get("ftl", "page"), chosen, registered)
