@@ -1,0 +1,62 @@
+"""The experiments of `examples/papers`, in small: each shows its claim, and is short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from potash.experiment import plan
+from potash.experiment.runs import Refused, carry_out
+from support.docs import ROOT
+
+PAPERS = ROOT / "examples" / "papers"
+NAMES = sorted(path.parent.name for path in PAPERS.glob("*/experiment.toml"))
+MOST_LINES = 200
+
+
+def small(name: str) -> list[Mapping[str, Any]]:
+    """The rows of an experiment's small version."""
+    rows: list[Mapping[str, Any]] = []
+    for task in plan.read(PAPERS / name / "experiment.toml").reduced().tasks():
+        found = carry_out(task)
+        assert not isinstance(found, Refused), found.reason
+        rows.extend(run.row for run in found)
+    return rows
+
+
+def values(rows: list[Mapping[str, Any]], column: str, *names: str) -> dict[Any, float]:
+    """A column of what the program found, by the values of parameters."""
+    return {
+        tuple(row[name] for name in names) if len(names) > 1 else row[names[0]]: row[column]
+        for row in rows
+        if row["method"] != "published"
+    }
+
+
+def deviations(rows: list[Mapping[str, Any]], column: str) -> list[float]:
+    """How far what the program found is from each published value, as a share of that."""
+    published = {row["point"]: row.get(column) for row in rows if row["method"] == "published"}
+    return [
+        row[column] / there - 1
+        for row in rows
+        if row["method"] != "published" and (there := published[row["point"]]) is not None
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_is_short_and_has_a_page(name: str) -> None:
+    files = [path for path in (PAPERS / name).iterdir() if path.is_file()]
+    assert sum(len(path.read_text().splitlines()) for path in files) <= MOST_LINES
+    assert (PAPERS / name / "README.md").exists()
+    assert f"({name}/README.md)" in (PAPERS / "README.md").read_text()
+    assert f"/{name}/README.md)" in (ROOT / "docs" / "papers.md").read_text()
+
+
+def test_write_amplification_is_as_analyses_say() -> None:
+    rows = small("greedy-wa")
+    published = deviations(rows, "amplification")
+    assert len(published) == 3 and max(map(abs, published)) < 0.02
+    found = values(rows, "amplification", "workload", "policy")
+    assert found["90/10", "gc=cost-benefit"] < 0.8 * found["90/10", "gc=greedy"]
