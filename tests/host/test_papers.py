@@ -60,3 +60,13 @@ def test_write_amplification_is_as_analyses_say() -> None:
     assert len(published) == 3 and max(map(abs, published)) < 0.02
     found = values(rows, "amplification", "workload", "policy")
     assert found["90/10", "gc=cost-benefit"] < 0.8 * found["90/10", "gc=greedy"]
+
+
+def test_virtual_threads_bring_the_accelerator_to_its_published_peak() -> None:
+    rows = small("vta-roofline")
+    published = deviations(rows, "used")
+    assert len(published) == 2 and max(map(abs, published)) < 0.01
+    milliseconds = values(rows, "ms", "work", "threads")
+    assert 1.2 < milliseconds["convolutions", 1] / milliseconds["convolutions", 2] < 1.3
+    (network,) = [row["network_ms"] for row in rows if "network_ms" in row]
+    assert network < 500

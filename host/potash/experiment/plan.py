@@ -120,7 +120,7 @@ class Experiment:
             drive = self._options(parameters, extensions)
             if self.model is None:
                 _check(placed(drive, files, self.folder))
-            else:
+            elif drive:
                 models.profile(drive)
             for repetition in range(self.repetitions):
                 found.append(
