@@ -77,7 +77,8 @@ background = 0
 """
 PUBLISHED = """
 def published(point):
-    return {"amplification": 2.0} if point["policy"] == "gc=fifo" else None
+    both = [{"amplification": 2.0}, {"amplification": 3.0}]
+    return both if point["policy"] == "gc=fifo" else None
 """
 MODELLED = blocks("experiment.md", "python")[1] + PUBLISHED
 
@@ -262,6 +263,7 @@ def test_a_wrong_file_ends_in_a_sentence(
         ("fill = host = print", "mine.py has no function offload"),
         (FUNCTIONS.replace("def fill", "def full"), "mine.py has no function fill"),
         (FUNCTIONS.replace('{"answer": point["size"]}', "3"), "host returned 3, not a dict"),
+        (FUNCTIONS.replace('{"answer": point["size"]}', "[{}, 3]"), "host returned 3, not a dict"),
         (FUNCTIONS.replace('"share"', '"seed"'), "offload returned 'seed': 0.5, which is no column"),
         (FUNCTIONS.replace('point["size"] / 2', "[]"), "offload returned 'share': [], which is no"),
         (FUNCTIONS.replace('point["size"] / 2', "1e999"), "returned 'share': inf, which is no"),
@@ -373,11 +375,12 @@ def test_an_experiment_on_the_model_alone_is_compared_with_published_values(
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[:2] + row[3:4] for row in table[1:]] == [
         ["gc=greedy", "30"],
-        ["gc=fifo", "30", "2"],
+        ["gc=fifo", "30", "2.5"],
     ]
     found = float(files.rows()[2]["amplification"])
-    assert 1 < found < 4 and table[2][4] == f"{100 * (found / 2 - 1):+.1f}"
-    assert [row["method"] for row in files.rows()] == ["amplification", "published"] * 2
+    assert 1 < found < 4 and table[2][4] == f"{100 * (found / 2.5 - 1):+.1f}"
+    methods = [row["method"] for row in files.rows()]
+    assert methods == [*["amplification", "published"] * 2, "published"]
     assert "elapsed_ns" not in files.rows()[0]
     root = xml.fromstring((out / "plot.svg").read_bytes())
     rings = [one for one in root.iter(f"{SVG}circle") if one.get("fill") == "none"]

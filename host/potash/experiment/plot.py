@@ -97,6 +97,8 @@ def compared(plot: Plot, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     (method,) = {row["method"] for row in rows} - {PUBLISHED}
     table = [[*names, plot.y, PUBLISHED, "deviation"]]
     for key, found in values.items():
+        if not found[method]:
+            continue
         here = statistics.fmean(found[method])
         cells = [*map(str, key), f"{here:.4g}"]
         if found[PUBLISHED]:

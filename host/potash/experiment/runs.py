@@ -60,7 +60,7 @@ def _carried_out(task: Task) -> list[Run] | Refused:
     scope: dict[str, Any] = {"__name__": "potash_experiment", "__file__": task.path}
     try:
         exec(compile(task.source, task.path, "exec"), scope)  # noqa: S102 - the user's own code
-        found = [_run(task, method, scope) for method in task.methods]
+        found = [run for method in task.methods for run in _run(task, method, scope)]
     except PotashError as error:
         return Refused(f"{_place(task, error)}{error}")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code
@@ -74,7 +74,7 @@ def _carried_out(task: Task) -> list[Run] | Refused:
     return found
 
 
-def _run(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
+def _run(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
     for name in (method, task.prepare):
         if name and not callable(scope.get(name)):
             raise PotashError(f"{task.path} has no function {name}")
@@ -112,10 +112,10 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
         "elapsed_ns": elapsed,
         **{name: sum(getattr(one, name) for one in moved) for name in COUNTED},
     }
-    return Run({**row, **_said(method, said, row)}, _completions(row, moved))
+    return _runs(method, said, row, _completions(row, moved))
 
 
-def _run_model(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
+def _run_model(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
     """One function at a point of an experiment without devices."""
     assert task.model is not None
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
@@ -125,8 +125,7 @@ def _run_model(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
         point = Point(task.parameters, [], task.files, task.seed, None, options)
         if task.prepare:
             scope[task.prepare](point)
-        row = _about(task, method)
-        return Run({**row, **_said(method, scope[method](point), row)}, [])
+        return _runs(method, scope[method](point), _about(task, method), [])
 
 
 def _about(task: Task, method: str) -> dict[str, Value]:
@@ -138,6 +137,15 @@ def _about(task: Task, method: str) -> dict[str, Value]:
         "method": method,
         **task.parameters,
     }
+
+
+def _runs(
+    method: str, said: object, row: Mapping[str, Value], completions: list[dict[str, int | str]]
+) -> list[Run]:
+    """A run for each dict that a function returned, or for None; the first has its completions."""
+    parts = said if isinstance(said, list) else [said]
+    runs = [Run({**row, **_said(method, part, row)}, []) for part in parts or [None]]
+    return [runs[0]._replace(completions=completions), *runs[1:]]
 
 
 def _said(method: str, said: object, row: Mapping[str, Value]) -> dict[str, Value]:
