@@ -54,6 +54,14 @@ def test_an_experiment_is_short_and_has_a_page(name: str) -> None:
     assert f"/{name}/README.md)" in (ROOT / "docs" / "papers.md").read_text()
 
 
+def test_writes_are_slower_behind_the_end_of_an_slc_cache() -> None:
+    rows = small("slc-cliff")
+    found = values(rows, "bandwidth", "written")
+    assert found[0.2] > 2 * found[0.4] > 2.8 * found[0.8]
+    published = {row["written"]: row["bandwidth"] for row in rows if row["method"] == "published"}
+    assert all(found[at] == pytest.approx(published[at], rel=0.05) for at in (0.1, 0.2, 0.34, 0.4))
+
+
 def test_write_amplification_is_as_analyses_say() -> None:
     rows = small("greedy-wa")
     published = deviations(rows, "amplification")
