@@ -8,8 +8,7 @@ import errno
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nvme_spec.registers import Capabilities, CommandSets
 from potash_device.controller.cmb import ControllerMemoryBuffer
@@ -52,8 +51,7 @@ class BoardMigration(Migration, Protocol):
         where it cannot, or has to have its media `as_they_were` and another has used them."""
 
 
-@dataclass(frozen=True)
-class SavedBoard:
+class SavedBoard(NamedTuple):
     """The state that `Board.save` returns."""
 
     config_space: bytes

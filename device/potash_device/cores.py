@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
 from csd_spec.run_times import KINDS
-from potash_device.flash.profile import LARGEST, ProfileError, Rate, require_known
+from potash_device.flash.rates import LARGEST, ProfileError, Rate, require_known
 from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range, Stored
 

@@ -27,7 +27,7 @@ from potash_device.trace import record
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware.extension_limits import ExtensionError
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.deadlines import GuestClock

@@ -16,10 +16,6 @@ Data = Literal["none", "write", "read"]
 """The data of a command: none, sent by the host (write), or returned to it (read)."""
 
 
-class ExtensionError(ValueError):
-    """An extension that cannot be used; the text is a sentence that names it."""
-
-
 @dataclass(frozen=True, eq=False)
 class Registered:
     """A function of an extension, with the name under which it is reported."""

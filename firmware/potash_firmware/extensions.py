@@ -19,10 +19,10 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import DataDirection
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.extension_interface import Command, Drive, Namespace
+from potash_firmware.extension_limits import ExtensionError
 from potash_firmware.extension_registry import (
     Data,
     DriveState,
-    ExtensionError,
     Extensions,
     Registered,
     RegisteredClass,
@@ -74,8 +74,6 @@ _OWN_HELPERS = frozenset(helper.name.lower() for helper in Helper)
 OWN_FTLS = ("page",)
 OWN_SCHEDULERS = ("fifo", "priority")
 """The names of Potash's flash translation layers and schedulers."""
-MOST_STATE_BYTES = 1 << 20
-"""Bytes of all states of a drive, as JSON."""
 
 
 loading: Extensions | None = None

@@ -21,7 +21,8 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from csd_spec.run_times import RunTimeError, parse
-from potash_firmware.extension_registry import ExtensionError, RegisteredProgram
+from potash_firmware.extension_limits import ExtensionError
+from potash_firmware.extension_registry import RegisteredProgram
 
 _SOURCE = re.compile(r"(?P<path>.+\.so(?:\.[0-9]+)*):(?P<function>[A-Za-z_]\w*)(?::(?P<time>.*))?")
 

@@ -3,8 +3,6 @@
 The whole file is checked: an unknown key is an error.
 """
 
-import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -157,6 +155,8 @@ def _merged(content: Mapping[str, Any], own: object) -> dict[str, Any]:
 
 def read_toml(path: Path, largest: int = LARGEST_FILE) -> dict[str, Any]:
     """A TOML file of at most `largest` bytes. Raises ConfigurationError."""
+    import tomllib
+
     try:
         with path.open("rb") as file:
             data = file.read(largest + 1)
@@ -264,6 +264,8 @@ def _vta(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _known(table: Mapping[str, Any], known: list[str], sentence: str) -> None:
     for name in table:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 1)
             meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             sections = _sections_of(name)

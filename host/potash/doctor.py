@@ -27,6 +27,7 @@ from potash.vm import cache, snapshot
 from potash.vm import images as guest_images
 from potash.vm import packages as debian
 from potash.vm import qemu as machine
+from potash.vm.defaults import MIRROR_VARIABLE
 from potash.vm.qemu import Accelerator, Shape
 from potash_firmware.confinement import missing as missing_confinement
 from potash_firmware.extension_files import GROUP as EXTENSIONS
@@ -433,6 +434,6 @@ def _to_download(name: str, what: str, mirror: str | None, command: str) -> Find
         debian.mirror(mirror)
     except PotashError as error:
         said = f"{what} cannot be downloaded: {error}"
-        return Finding(name, Grade.MISSING, said, f"export {debian.ENVIRONMENT}=ADDRESS")
+        return Finding(name, Grade.MISSING, said, f"export {MIRROR_VARIABLE}=ADDRESS")
     said = f"{what} is downloaded from the Debian archive at the first start"
     return Finding(name, Grade.GOOD, said, command)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator
@@ -111,7 +110,7 @@ def unwritable(path: Path, error: OSError) -> PotashError:
 
 @contextmanager
 def _beside(target: Path) -> Iterator[BinaryIO]:
-    scratch = target.parent / f".potash-{secrets.token_hex(8)}"
+    scratch = target.parent / f".potash-{os.urandom(8).hex()}"
     try:
         with scratch.open("xb") as file:
             yield file

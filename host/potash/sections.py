@@ -17,12 +17,9 @@ from potash import toml_kinds as kinds
 from potash.namespace_sections import OF_ZONES, NamespaceSection
 from potash.toml_kinds import key
 from potash.units import LARGEST, Parsed, Size, completing, human, short
-from potash.vm.packages import ENVIRONMENT as MIRROR_VARIABLE
-from potash.vm.packages import MIRROR_HELP
-from potash.vm.qemu import CPUS, MEMORY
-from potash.vm.standstill import DEFAULT_LIMIT
+from potash.vm.defaults import CPUS, MEMORY, MIRROR_HELP, MIRROR_VARIABLE, STILL_LIMIT
 from potash_device.controller.cmb import CmbSettings
-from potash_device.flash.profiles import PROFILES as DRIVES
+from potash_device.flash.rates import NAMES as DRIVES
 from potash_device.media.shapes import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
@@ -368,7 +365,7 @@ class TimeSection:
     hold: bool = key(kinds.FLAG, False, "--hold/--no-hold",
         "Stop the guest for block commands, too, whose emulation is more than a millisecond late.",
         page="time.md#the-guest-stands-still", guest=True)
-    still_limit: int = key(kinds.count(1, MOST_SECONDS), DEFAULT_LIMIT, "--still-limit",
+    still_limit: int = key(kinds.count(1, MOST_SECONDS), STILL_LIMIT, "--still-limit",
         "Maximum time that the guest is stopped at once; a job that it is stopped for then fails.",
         guest=True, metavar="SECONDS")
     # fmt: on

@@ -16,12 +16,10 @@ from potash.sdk import faults
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
-from potash_device.flash.profile import ProfileError, thousandths
-from potash_device.flash.profiles import PROFILES
+from potash_device.flash.rates import NAMES, ProfileError, thousandths
 from potash_device.media.shapes import BLOCK_SIZES, MAX_VALUE, NamespaceShape, WriteAreas
-from potash_firmware.extension_files import is_file
+from potash_firmware.extension_limits import is_file
 from potash_firmware.log_components import LogSettings
-from potash_firmware.native_programs import source_of
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.timing import shares
 
@@ -328,6 +326,8 @@ def _read_share(value: object, folder: Path) -> int:
 
 def _native(text: str, folder: Path) -> str:
     """A native program, whose path begins at a folder."""
+    from potash_firmware.native_programs import source_of  # with what registers extensions
+
     if source_of(text) is None:
         raise Refused("must be FILE.so:FUNCTION or FILE.so:FUNCTION:TIME")
     return str(folder / text)
@@ -371,8 +371,8 @@ SHARES = _described(
     "host=2,jobs=1,accelerator1=4,namespace3=1",
 )
 DRIVE = _placed(
-    lambda name, folder: name if name in PROFILES else str(folder / name),
-    f"{', '.join(f'`{text(name)}`' for name in PROFILES)}, or the path of a file",
+    lambda name, folder: name if name in NAMES else str(folder / name),
+    f"{', '.join(f'`{text(name)}`' for name in NAMES)}, or the path of a file",
 )
 SHARE = Kind(
     _read_share,

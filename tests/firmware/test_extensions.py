@@ -11,8 +11,8 @@ import pytest
 from nvme_spec.status import Status
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from potash_firmware import extension_files
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware import extension_files, extension_limits
+from potash_firmware.extension_limits import ExtensionError
 from potash_firmware.rpu.extended import LEAST_CLOSING
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support import zones
@@ -181,7 +181,7 @@ def test_a_failure_ends_the_command_and_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     body: str,
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     text = f"""
     @admin_command(0xC4, name="Bad", data="none")
     def bad(drive, command):
@@ -305,9 +305,9 @@ def test_a_reset_waits_for_all_of_them_together(
     def noted(seconds: float, function: Any, *args: Any) -> Any:
         if function.__name__ == "close":
             limits.append(seconds)
-        return extension_files.limited(seconds, function, *args)
+        return extension_limits.limited(seconds, function, *args)
 
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     monkeypatch.setattr("potash_firmware.rpu.extended.limited", noted)
     with extended(tmp_path, text) as host, caplog.at_level(logging.ERROR):
         host.enable()

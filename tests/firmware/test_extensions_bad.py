@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nvme_spec.status import Status
-from potash_firmware import extension_files
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware import extension_limits
+from potash_firmware.extension_limits import ExtensionError
 from support.extended import extended, settings
 from support.nvme_host import Host
 
@@ -104,7 +104,7 @@ REFUSED |= {
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
 def test_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(extension_files, "IMPORT_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "IMPORT_LIMIT", 0.05)
     with pytest.raises(ExtensionError) as refused, extended(tmp_path, text):
         pass
     said = str(refused.value)
@@ -190,7 +190,7 @@ NOT_THERE = [0, 0x109, Status.INVALID_FIELD, Status.INVALID_OPCODE, Status.INVAL
 def test_its_command_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     with Host(settings=settings(tmp_path, FAILING[name])) as host:
         host.enable()
         found = statuses(host)

@@ -12,8 +12,8 @@ import pytest
 from nvme_spec.status import Status
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from potash_firmware import extension_files
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware import extension_files, extension_limits
+from potash_firmware.extension_limits import ExtensionError
 from support.extended import extended, settings
 from support.migration import load, save
 from support.nvme_host import Host
@@ -106,7 +106,7 @@ def test_state_is_saved_whatever_changes_it(tmp_path: Path) -> None:
 def test_a_default_that_takes_too_long_holds_no_record_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     text = """
     calls = []
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from potash_device.flash.blocks import endurance, most_bad
 from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_device.flash.profiles import PROFILES
+from potash_device.flash.rates import NAMES
 from potash_device.flash.scaling import equipped, scaled
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import FtlError
@@ -225,3 +226,7 @@ def test_programs_do_not_fail_with_reclaim_groups() -> None:
         replace(grouped, program_failures=1)
     with pytest.raises(FtlError, match="reclaim_groups"):
         Drive(grouped).fail_programs(1)
+
+
+def test_built_in_drives_have_their_names_where_none_is_loaded() -> None:
+    assert tuple(PROFILES) == NAMES

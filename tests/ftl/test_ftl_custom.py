@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from potash_device.flash.profile import PAGE, Profile, Rate
-from potash_firmware import extension_files
+from potash_firmware import extension_limits
 from potash_firmware.extension_files import load
-from potash_firmware.extension_registry import ExtensionError, RegisteredClass
+from potash_firmware.extension_limits import ExtensionError
+from potash_firmware.extension_registry import RegisteredClass
 from potash_firmware.ftl import named
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.interface import FtlError
@@ -112,7 +113,7 @@ def test_a_class_serves_the_requests_of_a_drive(tmp_path: Path) -> None:
 def test_a_request_that_fails_leaves_the_next_ones(
     body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     fails = "if self.requests == 2:\n            "
     drive = made(tmp_path, fails + body.replace("\n", "\n    "))
     with pytest.raises(FtlError, match=said):
@@ -151,7 +152,7 @@ def test_a_request_may_be_refused_and_completions_may_be_of_numpy(tmp_path: Path
 def test_a_report_that_makes_no_sense_is_logged_once(
     more: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     drive = made(tmp_path, more=more)
     for _ in range(2):
         assert drive.counters.host == 0 and drive.wear.percentage_used == 0
@@ -228,8 +229,8 @@ def test_nonsense_of_any_method_stays_inside(
 ) -> None:
     """A method that answers anything, or raises, fails requests at worst, and the drive's reports
     remain."""
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.2)
-    monkeypatch.setattr(extension_files, "IMPORT_LIMIT", 0.2)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.2)
+    monkeypatch.setattr(extension_limits, "IMPORT_LIMIT", 0.2)
     for value in NONSENSE:
 
         def method(*_: object, value: object = value) -> object:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
-from potash_firmware import extension_files
+from potash_firmware import extension_limits
 from potash_firmware.ftl import named
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import FtlError
@@ -192,7 +192,7 @@ LEAST = "return min(superblocks.candidates, key=superblocks.valid.__getitem__)"
 def test_a_policy_of_a_file_that_fails_is_replaced(
     body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     with pytest.warns(DeprecationWarning, match="custom policies are deprecated"):
         policies = named.policies([f"gc={policy(tmp_path, body)}"])
     drive, errors = Drive(SMALL, policies), list[FtlError]()

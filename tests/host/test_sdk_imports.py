@@ -91,6 +91,22 @@ def test_a_modelled_drive_needs_no_compiler_once_its_code_is_compiled() -> None:
     assert not imported_by(script) & heavy
 
 
+def test_a_device_imports_nothing_that_only_some_devices_need() -> None:
+    """Libraries and modules of guests, modelled drives, extensions, and configuration files."""
+    libraries = {"difflib", "gzip", "hashlib", "importlib.metadata", "tempfile", "tomllib"}
+    modules = {
+        "potash.vm.guest",
+        "potash.vm.packages",
+        "potash.vm.qemu",
+        "potash.vm.standstill",
+        "potash_device.flash.profile",
+        "potash_device.flash.profiles",
+        "potash_firmware.extension_registry",
+        "potash_firmware.native_programs",
+    }
+    assert not imported("potash.cli.device.serve") & (libraries | modules)
+
+
 def test_a_device_imports_nothing_that_parses_or_runs_programs() -> None:
     machine = {"potash_firmware.bpf.elf", "potash_firmware.bpf.interpreter"}
     assert not imported("potash.cli.device.serve") & machine

@@ -17,7 +17,7 @@ from potash.cli.app import run_app
 from potash_device.cores import DEFAULT
 from potash_device.flash.profile import PAGE
 from potash_device.flash.profiles import PROFILES
-from potash_firmware import extension_files
+from potash_firmware import extension_limits
 from potash_firmware.ftl.named import cores
 from support.docs import ROOT
 from support.reports import check
@@ -265,7 +265,7 @@ def test_policies_that_fail_are_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_limits, "STEP_LIMIT", 0.05)
     named = policy(tmp_path, f"class Mine:\n    def victim(self, s):\n        {body}\n")
     said = failure(
         capsys, "simulate", trace(tmp_path), "--drive", small, "--fill", 100, "--policy", named

@@ -9,9 +9,10 @@ from contextlib import suppress
 
 from potash.sdk.progress import silent
 from potash.vm import snapshot
+from potash.vm.defaults import CPUS, MEMORY
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
-from potash.vm.qemu import CPUS, MEMORY, Shape
+from potash.vm.qemu import Shape
 from support.vm import guest_images
 
 

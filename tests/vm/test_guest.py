@@ -16,11 +16,12 @@ from potash.sdk.errors import PotashError
 from potash.sdk.progress import silent
 from potash.vm import snapshot
 from potash.vm.cache import Cache
+from potash.vm.defaults import CPUS, MEMORY
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CPUS, MEMORY, Shape
+from potash.vm.qemu import Shape
 
 LIMIT = 60.0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from potash.vm import packages
+from potash.vm.defaults import MIRROR_VARIABLE
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.packages import Repository, debian_archive, read
 
@@ -79,7 +80,7 @@ def test_an_address_that_ends_as_debian_s_is_preferred() -> None:
 
 
 def test_the_archive_is_that_of_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(packages.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(MIRROR_VARIABLE, raising=False)
     assert packages.mirror(None, *apt_folder(tmp_path, "debian.sources", STANZA)) == HOST
 
 
@@ -87,7 +88,7 @@ def test_the_option_goes_before_the_environment_and_that_before_apt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apt = apt_folder(tmp_path, "debian.sources", STANZA)
-    monkeypatch.setenv(packages.ENVIRONMENT, "https://environment.example/debian/")
+    monkeypatch.setenv(MIRROR_VARIABLE, "https://environment.example/debian/")
     assert packages.mirror(None, *apt) == "https://environment.example/debian"
     assert packages.mirror("file:/srv/debian", *apt) == "file:/srv/debian"
 
@@ -95,7 +96,7 @@ def test_the_option_goes_before_the_environment_and_that_before_apt(
 def test_no_archive_is_one_sentence_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(packages.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(MIRROR_VARIABLE, raising=False)
     with pytest.raises(PackagesUnavailable, match="set POTASH_DEBIAN_MIRROR, or .* to the address"):
         packages.mirror(None, *apt_folder(tmp_path, "sources.list", ""))
 

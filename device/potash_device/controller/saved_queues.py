@@ -3,8 +3,7 @@
 Addresses are the guest's; nothing of this process is in here.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash_device.controller.dma import PAGE_SIZE, DmaEngine
 from potash_device.controller.queue_set import QueueSet
@@ -13,8 +12,7 @@ from potash_device.controller.shadow import ShadowDoorbells
 from potash_wire.records import U16, Range
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A completion that waits for room: the arguments of `CompletionQueue.post`."""
 
     sqid: U16
@@ -24,8 +22,7 @@ class Waiting:
     result: int
 
 
-@dataclass(frozen=True)
-class SavedCompletionQueue:
+class SavedCompletionQueue(NamedTuple):
     qid: int
     base: int
     size: int
@@ -37,8 +34,7 @@ class SavedCompletionQueue:
     waiting: tuple[Waiting, ...]
 
 
-@dataclass(frozen=True)
-class SavedSubmissionQueue:
+class SavedSubmissionQueue(NamedTuple):
     qid: int
     base: int
     size: int
@@ -47,8 +43,7 @@ class SavedSubmissionQueue:
     tail: int
 
 
-@dataclass(frozen=True)
-class SavedQueues:
+class SavedQueues(NamedTuple):
     completions: tuple[SavedCompletionQueue, ...]
     submissions: tuple[SavedSubmissionQueue, ...]
     shadow: tuple[int, int] | None

@@ -8,22 +8,15 @@ of a group, which are all dies unless `width` is less.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from potash_device.flash.blocks import most_bad
+from potash_device.flash.rates import *  # the same names
+from potash_device.flash.rates import LARGEST, PAGE, ProfileError, Rate
 from potash_wire.ranges import require_ranges
-from potash_wire.records import U64, Range
+from potash_wire.records import Range
 
-PAGE = 4096
-"""Bytes of a logical page."""
-ENTRIES = PAGE // 4
-"""Logical pages that a translation page maps, 4 bytes each."""
-
-LARGEST = 1 << 31
-"""No number is greater, sizes in bytes excepted, and no operation takes more ns, so that 64 bits
-hold whatever follows."""
 Number = Annotated[int, Range(0, LARGEST)]
 Positive = Annotated[int, Range(1, LARGEST)]
 Numbers = Annotated[tuple[int, ...], Range(0, LARGEST)]
@@ -40,38 +33,6 @@ MOST_SLC = 500
 RBER_PARAMETERS = 9
 """Numbers of `rber`."""
 MOST_RETRIES = 64
-
-
-class ProfileError(ValueError):
-    """A drive that cannot be built so; a sentence."""
-
-
-def require_known(refusal: str, table: Collection[str], known: Collection[str]) -> None:
-    """Raises ProfileError, which begins with `refusal`, for a key that is not known."""
-    for key in table:
-        if key not in known:
-            import difflib
-
-            near = difflib.get_close_matches(key, known, 1)
-            raise ProfileError(f"{refusal} {key}" + (f"; did you mean {near[0]}?" if near else ""))
-
-
-def thousandths(text: str) -> int:
-    """The value of a percentage like "5%" or "2.5%". Raises ProfileError."""
-    try:
-        found = float(text.removesuffix("%")) * 10
-    except ValueError:
-        found = -1.0
-    if not text.endswith("%") or not 0 <= found <= LARGEST or found != int(found):
-        raise ProfileError(f"{text!r:.40} is not a percentage like 5% or 2.5%")
-    return int(found)
-
-
-class Rate(NamedTuple):
-    """`bytes` take `ns`; other lengths are in proportion, rounded up."""
-
-    bytes: Annotated[U64, Range(1, LARGEST)]
-    ns: Annotated[U64, Range(0, LARGEST)]
 
 
 @dataclass(frozen=True)

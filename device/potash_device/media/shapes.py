@@ -5,7 +5,6 @@ It also records changes that may be incomplete; they are completed before any bl
 
 import errno
 import os
-import tomllib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -356,6 +355,8 @@ class Listed:
 
 def read_list(path: Path) -> Listed | None:
     """The stored list; None if there is none. Raises DriveError if it is invalid."""
+    import tomllib
+
     try:
         with path.open("rb") as file:
             content = file.read(LONGEST_LIST + 1)

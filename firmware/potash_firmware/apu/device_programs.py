@@ -14,7 +14,7 @@ from csd_spec.run_times import NOT_DECLARED, RunTime
 from potash_firmware import extensions
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.helpers import Infer
-from potash_firmware.extension_files import shown, why
+from potash_firmware.extension_limits import shown, why
 from potash_firmware.extension_registry import Registered, RegisteredProgram
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 

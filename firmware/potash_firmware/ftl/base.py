@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from potash_device.flash.plain import Flash
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import COUNTERS
-from potash_firmware.extension_files import shown
+from potash_firmware.extension_limits import shown
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, report, spread, wear

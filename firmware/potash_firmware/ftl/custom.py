@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from csd_spec.notices import MOST_BYTES
 from potash_device.flash.profile import Profile
-from potash_firmware import extension_files
-from potash_firmware.extension_files import limited, shown, why
+from potash_firmware import extension_limits
+from potash_firmware.extension_limits import limited, shown, why
 from potash_firmware.extension_registry import RegisteredClass
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
@@ -79,7 +79,7 @@ class CustomFtl:
     def begin_anew(self) -> None:
         """Be an empty drive. Raises FtlError."""
         made = partial(self._made, self.profile)
-        self._own: Any = self._call(extension_files.IMPORT_LIMIT, made)
+        self._own: Any = self._call(extension_limits.IMPORT_LIMIT, made)
         with contextlib.suppress(AttributeError):  # it has other slots
             self._own.notify, self._own.remap = self._notify, self._remap
 
@@ -122,7 +122,7 @@ class CustomFtl:
             hint = Hint(stream)
         asked = time, Op(op), first, count, stream, bool(fua), hint
         try:
-            done = self._call(extension_files.STEP_LIMIT, self._own.submit, *asked)
+            done = self._call(extension_limits.STEP_LIMIT, self._own.submit, *asked)
             done = done if type(done) is int else self._call(1, index, done)
             if done != WORN and not time <= done <= time + LONGEST:
                 raise self._nonsense("submit", done, f", and the request came at {time}")
@@ -158,7 +158,7 @@ class CustomFtl:
         """The arrays of its state. Raises FtlError where there are none."""
         if self.version is None:
             raise FtlError(f"{self.name} keeps no state: the class has no version")
-        arrays = self._call(extension_files.IMPORT_LIMIT, lambda: _arrays(self._own.save()))
+        arrays = self._call(extension_limits.IMPORT_LIMIT, lambda: _arrays(self._own.save()))
         for name, array in arrays.items():
             if not (type(name) is str and name.isidentifier() and array.dtype.kind in "biuf"):
                 raise FtlError(f"{self.name}: save returns other things than arrays of numbers")
@@ -166,7 +166,7 @@ class CustomFtl:
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the arrays that `save` gave. Raises FtlError."""
-        self._call(extension_files.IMPORT_LIMIT, self._own.restore, saved)
+        self._call(extension_limits.IMPORT_LIMIT, self._own.restore, saved)
 
     # What the class calls.
 
@@ -220,7 +220,7 @@ class CustomFtl:
         self._optional("prepare")
 
     def _optional(self, name: str) -> None:
-        self._call(extension_files.IMPORT_LIMIT, lambda: getattr(self._own, name, int)())
+        self._call(extension_limits.IMPORT_LIMIT, lambda: getattr(self._own, name, int)())
 
     # Reports: one that the class lacks, or that makes no sense, is as it was before.
 
@@ -269,9 +269,9 @@ class CustomFtl:
         """A property of the class, or what a method answers."""
         found: T = self._reported.get(name, default)
         try:
-            own = self._call(extension_files.STEP_LIMIT, getattr, self._own, name, default)
+            own = self._call(extension_limits.STEP_LIMIT, getattr, self._own, name, default)
             if arguments and callable(own):
-                own = self._call(extension_files.STEP_LIMIT, own, *arguments)
+                own = self._call(extension_limits.STEP_LIMIT, own, *arguments)
             if not _sound(own, default):
                 raise self._nonsense(name, own)
             found = self._reported[name] = own

@@ -14,7 +14,8 @@ from potash_device.cores import DEFAULT, CoreProfile
 from potash_device.cores import from_mapping as cores_from_mapping
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES, from_mapping
-from potash_firmware.extension_files import IMPORT_LIMIT, SourceLoader, TookTooLong, limited
+from potash_firmware.extension_files import SourceLoader
+from potash_firmware.extension_limits import IMPORT_LIMIT, TookTooLong, limited
 from potash_firmware.extension_registry import RegisteredClass
 from potash_firmware.ftl import policies as built_in
 from potash_firmware.ftl.custom import CustomFtl

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from potash_firmware import extension_files
-from potash_firmware.extension_files import TookTooLong, limited, shown
+from potash_firmware import extension_limits
+from potash_firmware.extension_limits import TookTooLong, limited, shown
 from potash_firmware.ftl.interface import FtlError
 
 DEPRECATED = "custom policies are deprecated: write a flash translation layer (docs/ftl.md)"
@@ -204,11 +204,11 @@ class Loaded:
 
     def victim(self, superblocks: Superblocks) -> Any:
         """Raises TookTooLong, and what the policy raises."""
-        return limited(extension_files.STEP_LIMIT, self._policy.victim, superblocks)
+        return limited(extension_limits.STEP_LIMIT, self._policy.victim, superblocks)
 
     def order(self, channels: int, dies: int) -> Any:
         """Raises TookTooLong, and what the policy raises."""
-        return limited(extension_files.STEP_LIMIT, self._policy.order, channels, dies)
+        return limited(extension_limits.STEP_LIMIT, self._policy.order, channels, dies)
 
 
 def name_of(policy: object) -> str:
@@ -230,7 +230,7 @@ def _ask(kind: str, policy: object, decide: Callable[[], _Answer]) -> _Answer:
     except PolicyError:
         raise
     except TookTooLong:
-        limit = extension_files.STEP_LIMIT
+        limit = extension_limits.STEP_LIMIT
         raise PolicyError(kind, f"{name_of(policy)} took more than {limit:g} s to decide") from None
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())[:200]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from itertools import count
-from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform
 
 from potash_device.cores import LARGEST_COUNT, Count, Work
 from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS, MailboxError
@@ -43,11 +43,18 @@ RECORDS: dict[type[Any], Record[Any]] = {}
 
 
 @dataclass_transform(frozen_default=True)
-def message(kind: int) -> Callable[[type[T]], type[T]]:
-    """Make a class a frozen dataclass, and the message of a kind, stored as its annotations say."""
+def _fields(declared: type[T]) -> type[T]:
+    """A dataclass that mypy takes for a frozen one. To freeze it would take as long again when this
+    module is imported, and for each message that is made."""
+    return dataclass(slots=True)(declared)
 
-    def register(fields: type[T]) -> type[T]:
-        made = dataclass(frozen=True, slots=True)(fields)
+
+@dataclass_transform(frozen_default=True)
+def message(kind: int) -> Callable[[type[T]], type[T]]:
+    """Make a class a dataclass, and the message of a kind, stored as its annotations say."""
+
+    def register(declared: type[T]) -> type[T]:
+        made = _fields(declared)
         KINDS[kind] = RECORDS[made] = Record(made, prefix=kind)
         return made
 
@@ -288,7 +295,7 @@ class MemoryRange(NamedTuple):
     length: _AtLeastOne
 
 
-@dataclass(frozen=True, slots=True)
+@_fields
 class _Share:
     handle: Annotated[U64, Range(FIRST_HANDLE, (1 << 64) - 1), At(8)]
     length: _AtLeastOne
@@ -427,7 +434,7 @@ class Read(NamedTuple):
     moved: Annotated[Count, At(32)] = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_fields
 class _OfJob:
     accelerator: Annotated[U16, At(2)]
     job: U32
@@ -481,19 +488,9 @@ JobMessage = ReadChecked | WriteBackDone | JobDue | JobOverdue
 """The messages about a job in progress."""
 
 ToApu = Request | Reset | Ping | JobMessage | ExecutionToApu
-ToRpu = (
-    Reply
-    | WriteBack
-    | ReadCheck
-    | ResetDone
-    | JobEnded
-    | Alive
-    | JobBegan
-    | JobCounted
-    | JobLeft
-    | ProgramChecked
-    | Executed
-)
+_AboutJobs = JobEnded | JobBegan | JobCounted | JobLeft
+ToRpu = Reply | WriteBack | ReadCheck | ResetDone | Alive | ProgramChecked | Executed | _AboutJobs
 Message = ToApu | ToRpu
 
-MAX_DATAGRAM = max(RECORDS[kind].largest for kind in get_args(Message))
+MAX_DATAGRAM = 20_668
+"""Bytes of the longest message."""

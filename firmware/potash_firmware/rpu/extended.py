@@ -22,10 +22,9 @@ from nvme_spec.status import NvmeError, Status
 from nvme_spec.words import Word
 from nvme_spec.words import field as bits
 from potash_device.controller.queues import SubmissionQueue
-from potash_firmware import extension_files, extensions
-from potash_firmware.extension_files import limited, shown, why
+from potash_firmware import extension_limits, extensions
+from potash_firmware.extension_limits import ExtensionError, limited, shown, why
 from potash_firmware.extension_registry import (
-    ExtensionError,
     Extensions,
     Registered,
     RegisteredCommand,
@@ -62,7 +61,7 @@ class Extended:
     def __init__(self, registered: Extensions) -> None:
         self.registered = registered
         self.drive: Drive
-        self._closing = extension_files.STEP_LIMIT
+        self._closing = extension_limits.STEP_LIMIT
         """Seconds that are left for all generators which a reset or an abort closes together."""
         builtin_admin = ADMIN_COMMANDS | FAULT_COMMANDS | PLACEMENT_ADMIN
         builtin_io = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
@@ -263,12 +262,12 @@ class Extended:
         self, registered: Registered, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call a function of an extension, or take a step of its generator. Raises NvmeError."""
-        self._closing = extension_files.STEP_LIMIT
+        self._closing = extension_limits.STEP_LIMIT
         self.drive.changed()
         if function is registered.function:
             self.registered.calls[registered] += 1
         try:
-            return limited(extension_files.STEP_LIMIT, function, *args, **kwargs)
+            return limited(extension_limits.STEP_LIMIT, function, *args, **kwargs)
         except NvmeError as error:
             if not isinstance(error.status, int) or not 0 < error.status <= STATUS_MASK:
                 raise self._failure(registered, f"its status is {shown(error.status)}") from None
@@ -312,7 +311,9 @@ class _ObservedCommands(Commands):
             took = (self.controller.deadlines.clock.now() - command.fetched) / 1000
             self.extended.drive.changed()
             try:
-                limited(extension_files.STEP_LIMIT, hook.function, self.extended.drive, given, took)
+                limited(
+                    extension_limits.STEP_LIMIT, hook.function, self.extended.drive, given, took
+                )
             except BaseException as error:  # noqa: BLE001 - it is a user's code
                 reason = why(error, *hook.place)
                 log.error("%s is not called again: %s", hook.name, reason)

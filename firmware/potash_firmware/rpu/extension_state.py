@@ -6,23 +6,32 @@ drive whose file has a state that no extension declares is not used: what that e
 it would be lost.
 """
 
+from __future__ import annotations
+
 import errno
 import json
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import replace_file
 from potash_device.saved import read_json
-from potash_firmware import extension_files
-from potash_firmware.extension_files import TookTooLong, limited, why
-from potash_firmware.extension_registry import DriveState, ExtensionError
-from potash_firmware.extensions import MOST_STATE_BYTES
+from potash_firmware import extension_limits
+from potash_firmware.extension_limits import (
+    MOST_STATE_BYTES,
+    ExtensionError,
+    TookTooLong,
+    limited,
+    why,
+)
 from potash_firmware.rpu.part import Part
 from potash_wire.structures import Buffer
+
+if TYPE_CHECKING:
+    from potash_firmware.extension_registry import DriveState
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +108,7 @@ class States(Part):
         for name, value in self.values.items():
             state = self.declared[name]
             try:
-                limited(extension_files.STEP_LIMIT, self._note, state, value)
+                limited(extension_limits.STEP_LIMIT, self._note, state, value)
             except BaseException as error:  # noqa: BLE001 - it is a user's value
                 reason = "it takes too long" if isinstance(error, TookTooLong) else error
                 log.error("the state %r of %s is not saved: %s", name, state.source, reason)
@@ -128,7 +137,7 @@ class States(Part):
 def _default(state: DriveState[Any]) -> Any:
     """The value of a state that a drive does not have yet. Raises ExtensionError."""
     try:
-        return limited(extension_files.STEP_LIMIT, state.default)
+        return limited(extension_limits.STEP_LIMIT, state.default)
     except BaseException as error:  # noqa: BLE001 - it is a user's code
         raise ExtensionError(f"the default of the state {state.name!r}: {why(error, '')}") from None
 

@@ -21,7 +21,7 @@ from nvme_spec.ocp import (
     SmartExtended,
 )
 from nvme_spec.opcodes import IoOpcode
-from potash_device.flash.profile import PAGE
+from potash_device.flash.rates import PAGE
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section, counts
 from potash_firmware.rpu.features.table import OCP_FEATURES

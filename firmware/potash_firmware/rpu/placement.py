@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from csd_spec.placement import HandleCounters
 from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
-from potash_device.flash.profile import PAGE
+from potash_device.flash.rates import PAGE
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Number, Section
 from potash_firmware.rpu.namespaces.inventory import Namespaces

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.flash.scaling import ZoneShape
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock, SteppedClock
 from potash_firmware.rpu.namespaces.inventory import Namespaces
@@ -16,6 +15,7 @@ from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.rpu.settings import RpuSettings
 
 if TYPE_CHECKING:
+    from potash_device.flash.scaling import ZoneShape
     from potash_device.units import UnitScheduler
     from potash_firmware.rpu.timing.jobs import JobTime
     from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -81,6 +81,8 @@ def _scheduler(settings: RpuSettings) -> UnitScheduler:
 
 def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:
     """Bytes of flash of the durable namespaces, and the zones of those that have some."""
+    from potash_device.flash.scaling import ZoneShape  # which is for modelled drives
+
     shapes = {nsid: ns.shape for nsid, ns in namespaces.stored.items()}
     zones = {
         nsid: ZoneShape(shape.zones, shape.zone_size, shape.zone_capacity)

@@ -18,9 +18,9 @@ from potash.devices import serving
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.sections import DeviceSection
+from potash.vm.defaults import MEMORY
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from potash.vm.qemu import MEMORY
 
 BASELINE = "QEMU nvme"
 POTASH, QEMU = "/dev/nvme0n1", "/dev/nvme1n1"

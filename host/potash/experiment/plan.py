@@ -20,7 +20,7 @@ from potash.programs.compiler import compiled
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import MAX_QUEUE_DEPTH
 from potash.testing.booting import drive_configuration, drive_options
-from potash_firmware.extension_files import is_file
+from potash_firmware.extension_limits import is_file
 
 MOST_POINTS = 10_000
 MOST_DRIVES = 64

@@ -11,7 +11,7 @@ from typing import Any
 from potash import options
 from potash.configuration import Configuration, read_toml
 from potash.files import about
-from potash_firmware.extension_files import is_file
+from potash_firmware.extension_limits import is_file
 
 MOST_DRIVES = 10_000
 LARGEST_FILE = 16 << 20

@@ -1,18 +1,21 @@
 """Asking a running device for a snapshot: `potash_firmware.snapshot` says what is in it."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
 import socket
-import tempfile
 import time
 from array import array
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk.errors import DeviceNotFound, PotashError
-from potash_firmware.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from potash_firmware.snapshot import Snapshot
 
 SUFFIX = ".status"
 """Suffix of the status socket, after the path of the device's socket."""
@@ -34,6 +37,8 @@ def status_socket(device: str) -> Path:
 
 def running() -> list[Path]:
     """The status sockets of devices that other commands of this user have started."""
+    import tempfile
+
     found = Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}")
     return sorted(place for place in found if _is_own(place) and _listens(place))
 
@@ -110,4 +115,4 @@ def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
         raise PotashError(f"{place}: what is there says nothing of a device") from None
     if not isinstance(found, dict) or "version" not in found:
         raise PotashError(f"{place}: what is there says nothing of a device")
-    return cast(Snapshot, found)
+    return cast("Snapshot", found)

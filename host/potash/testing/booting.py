@@ -20,8 +20,8 @@ from potash.sdk.faults import Fault
 from potash.sdk.transport import HostClock, Transport
 from potash.sdk.vfio_user import open_vfio_user
 from potash.vm import images
+from potash.vm.defaults import CPUS, MEMORY
 from potash.vm.guest import Guest
-from potash.vm.qemu import CPUS, MEMORY
 
 DEFAULT_SIZE = 64 << 20
 """Bytes of the namespace of a drive without media."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import math
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -80,7 +77,9 @@ def recording(out: Path | None, progress: Progress) -> Iterator[None]:
 @contextmanager
 def folder_for_lines() -> Iterator[Path]:
     """A folder that the devices which are started in the block write their lines into."""
-    _sweep()
+    import tempfile
+
+    _sweep(tempfile.gettempdir())
     before = os.environ.get(VARIABLE)
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, _locked(folder):
         os.environ[VARIABLE] = folder
@@ -93,9 +92,11 @@ def folder_for_lines() -> Iterator[Path]:
                 os.environ[VARIABLE] = before
 
 
-def _sweep() -> None:
+def _sweep(temporary: str) -> None:
     """Remove what processes that were killed have left: it may be gigabytes."""
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    import shutil
+
+    for left in Path(temporary).glob(f"{PREFIX}*"):
         with suppress(OSError), _locked(left):
             found = left.lstat()
             if found.st_uid == os.geteuid() and found.st_mtime < time.time() - NEW:
@@ -153,6 +154,8 @@ def write_trace(
     with replacing(out) as file:
         if out.suffix != ".gz":
             return _write(sources, file, min(began), parameters, progress)
+        import gzip
+
         with gzip.open(file, "wb") as compressed:
             return _write(sources, cast(BinaryIO, compressed), min(began), parameters, progress)
 

@@ -23,10 +23,11 @@ from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
 from potash.vm import snapshot
 from potash.vm.channel import Channel, Command, Input, Sink, discard
+from potash.vm.defaults import CPUS, MEMORY
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CLIENT, CPUS, MEMORY, Memory, Shape, monitor_arguments
+from potash.vm.qemu import CLIENT, Memory, Shape, monitor_arguments
 from potash.vm.terminal import descriptor_sink, follow, restored, size
 from potash.vm.unpacking import unpack
 

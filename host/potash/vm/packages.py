@@ -23,14 +23,10 @@ from urllib.parse import urlsplit
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vm.cache import Cache, key
+from potash.vm.defaults import MIRROR_VARIABLE
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.parent_death import dies_with_parent
 
-ENVIRONMENT = "POTASH_DEBIAN_MIRROR"
-MIRROR_HELP = (
-    "Debian archive to install the guest from (default: the one that apt is configured with)."
-)
-"""The help of --debian-mirror."""
 CODENAMES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid")
 SUITES = ("oldoldstable", "oldstable", "stable", "testing", "unstable", "experimental")
 EXTENSIONS = ("", "-updates", "-backports", "-proposed-updates")
@@ -88,7 +84,7 @@ def mirror(option: str | None = None, *options: str) -> str:
     Raises:
         PackagesUnavailable: there is none, or it is not an address.
     """
-    named = option or os.environ.get(ENVIRONMENT)
+    named = option or os.environ.get(MIRROR_VARIABLE)
     if named:
         if urlsplit(named).scheme not in SCHEMES or any(c.isspace() for c in named):
             raise PackagesUnavailable(
@@ -99,7 +95,7 @@ def mirror(option: str | None = None, *options: str) -> str:
     if archive is None:
         raise PackagesUnavailable(
             "this machine's apt configuration names no Debian archive (Ubuntu's does not): set "
-            f"{ENVIRONMENT}, or --debian-mirror, to the address of one"
+            f"{MIRROR_VARIABLE}, or --debian-mirror, to the address of one"
         )
     return archive
 

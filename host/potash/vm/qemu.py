@@ -23,10 +23,6 @@ OLDEST = (10, 1, 1)
 ROOT_PORTS = 24
 """Empty PCI Express slots, `rp0` and on, that drives are plugged into while the machine runs."""
 
-MEMORY = 512
-"""Default memory of a guest, in MiB."""
-CPUS = 1
-
 
 class Accelerator(Enum):
     """The accelerator that executes the guest's instructions, and the processor that the guest then

@@ -26,14 +26,12 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from potash.vm.defaults import STILL_LIMIT
 from potash.vm.errors import GuestError
 from potash.vm.qmp import Message, Monitor, connected, event_time
 from potash.vm.watch import MARK, Watch
 
 log = logging.getLogger(__name__)
-
-DEFAULT_LIMIT = 300
-"""Seconds that a stop may last; then the guest continues, even if it is still held."""
 
 HPET_CAPABILITIES = 0xFED00000
 """Guest-physical address of the register with the revision and vendor in the lower 32 bits, and the
@@ -117,7 +115,7 @@ class Standstill:
         self,
         path: Path,
         clock: Clock,
-        limit: float = DEFAULT_LIMIT,
+        limit: float = STILL_LIMIT,
         *,
         watched: bool = False,
         wall: Callable[[], int] = time.monotonic_ns,

@@ -16,9 +16,8 @@ Little endian. Whoever sends a state may send anything: what has another form is
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from nvme_spec.computational import MemoryRange
 from nvme_spec.key_value import LONGEST_KEY
@@ -70,8 +69,7 @@ _APU = "apu-"
 Slot = Annotated[int, fits(FirmwareSlotLog.active_slot)]
 
 
-@dataclass(frozen=True)
-class SavedNamespace:
+class SavedNamespace(NamedTuple):
     """A namespace, which the other drive has to have, too."""
 
     nsid: U32
@@ -81,16 +79,14 @@ class SavedNamespace:
     attached: bool
 
 
-@dataclass(frozen=True)
-class SavedCommand:
+class SavedCommand(NamedTuple):
     """A command that waits for what only a host can bring: an event, or the other half."""
 
     qid: U16
     entry: Annotated[bytes, Range(SUBMISSION_ENTRY_SIZE, SUBMISSION_ENTRY_SIZE)]
 
 
-@dataclass(frozen=True)
-class SavedCompute:
+class SavedCompute(NamedTuple):
     """The saved state of a compute namespace: programs, and memory range sets by their
     identifiers."""
 
@@ -99,8 +95,7 @@ class SavedCompute:
     sets: tuple[tuple[U16, tuple[MemoryRange, ...]], ...]
 
 
-@dataclass(frozen=True)
-class SavedDrive:
+class SavedDrive(NamedTuple):
     """Everything else. Times are in milliseconds."""
 
     identity: tuple[str, str, str]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 from csd_spec.notices import MOST_BYTES, MOST_NOTICES, Notice, NoticeLog
 from csd_spec.opcodes import LogPage
 from nvme_spec.status import NvmeError
-from potash_device.flash.profile import PAGE
+from potash_device.flash.rates import PAGE
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media

@@ -1,24 +1,35 @@
 """Extensions in commands: their errors, and the option of those that run programs themselves."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from potash.sdk.errors import PotashError
-from potash_firmware import extension_files, extensions
-from potash_firmware.extension_registry import ExtensionError, Extensions
+from potash_firmware.extension_limits import ExtensionError
+
+if TYPE_CHECKING:
+    from potash_firmware.extension_registry import Extensions
 
 
 def loaded(sources: Sequence[str]) -> Extensions | None:
     """Extensions that are imported; None without any. Raises PotashError."""
+    if not sources:
+        return None
+    from potash_firmware import extension_files
+
     try:
-        return extension_files.load(sources) if sources else None
+        return extension_files.load(sources)
     except ExtensionError as error:
         raise PotashError(str(error)) from None
 
 
 def use(sources: Sequence[str]) -> None:
     """Have the helpers and operators of extensions in this process. Raises PotashError."""
+    from potash_firmware import extensions
+
     extensions.programs = loaded(sources) or extensions.programs
 
 

@@ -2,8 +2,8 @@
 
 import click
 
-from potash.vm.packages import ENVIRONMENT, MIRROR_HELP
+from potash.vm.defaults import MIRROR_HELP, MIRROR_VARIABLE
 
 mirror_option = click.option(
-    "--debian-mirror", metavar="ADDRESS", envvar=ENVIRONMENT, show_envvar=True, help=MIRROR_HELP
+    "--debian-mirror", metavar="ADDRESS", envvar=MIRROR_VARIABLE, show_envvar=True, help=MIRROR_HELP
 )

@@ -14,17 +14,12 @@ from potash.cli.progress import ticking
 from potash.files import replacing
 from potash.sdk.errors import PotashError
 from potash.sections import MODELLED, ON_FLASH, STEPPED, TimeSection
-from potash.vm.qmp import require_monitor
-from potash.vm.standstill import Clock, Standstill
 from potash_device.cores import DEFAULT
-from potash_device.flash.profile import PAGE, ProfileError
-from potash_device.flash.scaling import TooSmallError, ZoneShape, equipped, scaled
+from potash_device.flash.rates import PAGE, ProfileError
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import stored_of
 from potash_firmware.apu.process import Forked, fork
-from potash_firmware.extension_registry import Extensions
 from potash_firmware.rpu.settings import ComputeSettings
-from potash_firmware.rpu.timing import schedulers
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +27,8 @@ PREPARING = "preparing the model of the drive"
 GOES_ON = "the modelled drive goes on from %s"
 
 if TYPE_CHECKING:
+    from potash.vm.standstill import Clock, Standstill
+    from potash_firmware.extension_registry import Extensions
     from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import Ftl, Held
@@ -51,6 +48,9 @@ def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
         if section.hold:
             raise PotashError("--hold needs --monitor, through which the guest is stopped")
         return None
+    from potash.vm.qmp import require_monitor
+    from potash.vm.standstill import Standstill
+
     if section.clock == STEPPED:
         raise PotashError("--monitor is for --clock host: no guest can have a stepped clock")
     monitor = section.monitor.absolute()
@@ -73,6 +73,7 @@ def modelled(
     """
     if section.mode != MODELLED:
         return None
+    from potash_firmware.extension_registry import Extensions
     from potash_firmware.ftl import named, saving
     from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
@@ -158,8 +159,11 @@ def require_scheduler(section: TimeSection, settings: RpuSettings) -> None:
         raise PotashError(
             "--compute-units and --scheduler are for modelled time; add --time modelled"
         )
+    from potash_firmware.rpu.timing import schedulers
+
+    registered = {} if extensions is None else extensions.schedulers
     try:
-        schedulers.named(compute.scheduler, compute.units, (extensions or Extensions()).schedulers)
+        schedulers.named(compute.scheduler, compute.units, registered)
     except schedulers.SchedulerError as error:
         raise PotashError(f"--scheduler: {error}") from None
 
@@ -239,6 +243,7 @@ def _drive(
     extensions: Extensions,
 ) -> Ftl:
     from potash import timing
+    from potash_device.flash.scaling import TooSmallError, ZoneShape, equipped, scaled
     from potash_firmware.ftl import named
 
     groups = 1 if placement is None else placement.groups

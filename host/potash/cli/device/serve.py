@@ -45,7 +45,7 @@ from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.confinement import be_undumpable
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware.extension_limits import ExtensionError
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 PROCESS = "potash"
