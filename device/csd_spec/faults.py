@@ -12,7 +12,7 @@ from typing import Annotated
 from csd_spec.descriptors import Buffer, Descriptor, DescriptorError
 from csd_spec.opcodes import DWORD_SIZE
 from csd_spec.reporting import Form, Key
-from potash_wire.records import U16, U32, U64, At, Number, Stored
+from potash_wire.records import U8, U16, U32, U64, At, Number, Stored
 from potash_wire.words import Cdws, CommandDwords, bits
 
 FAULT_SIZE = 64
@@ -81,6 +81,9 @@ class FaultKind(IntEnum):
     there."""
     PROGRAM_FAILURE = 11
     """Programs of the modelled flash fail, as many as `times` of the next."""
+    ACCESS_STATE = 12
+    """The state of the controller's access to an ANA group changes, before an I/O command for one
+    of its namespaces; or when `delay` has passed."""
 
 
 COMMAND_KINDS = frozenset({FaultKind.STATUS, FaultKind.DELAY, FaultKind.LOST})
@@ -89,6 +92,10 @@ ZONE_KINDS = frozenset({FaultKind.RESET_RECOMMENDED, FaultKind.FINISH_RECOMMENDE
 LASTING = ZONE_KINDS | {FaultKind.UNREACHABLE}
 """Kinds that are in effect until the fault is cleared, and are never triggered."""
 DELAYS = frozenset({FaultKind.DELAY, FaultKind.MEDIA_DELAY})
+
+
+LEAST_STATE, MOST_STATE = 1, 4
+"""ANA states: optimized, non-optimized, inaccessible, persistent loss."""
 
 
 class FaultFlags(IntFlag):
@@ -135,6 +142,14 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
         "The fault's number, with which it is cleared.",
     ] = 0
     triggered: Annotated[U32, At(44), Form(minimum=0), "Number of times that it was triggered."] = 0
+    group: U32 = 0
+    """The ANA group whose state changes."""
+    state: U8 = 0
+    """The ANA state that it changes to."""
+    transition: Annotated[U32, At(56)] = 0
+    """Microseconds in the ANA Change state before that."""
+    lasting: U32 = 0
+    """Microseconds after which the ANA state goes back; 0 for never."""
 
     @property
     def admin(self) -> bool:
@@ -164,6 +179,13 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
             raise DescriptorError("a fault of this kind lasts until it is cleared")
         if self.kind is FaultKind.PROGRAM_FAILURE and (self.after or not self.times):
             raise DescriptorError("so many of the next programs fail, and none is skipped")
+        if self.kind is FaultKind.ACCESS_STATE:
+            if not self.group or not LEAST_STATE <= self.state <= MOST_STATE:
+                raise DescriptorError("an ANA group changes to one of the four states")
+            if self.lasting and self.state == MOST_STATE:
+                raise DescriptorError("persistent loss does not end by itself")
+            if self.delay and (self.after or self.times != 1):
+                raise DescriptorError("a time comes once")
         if FaultFlags.AT_ONCE in self.flags and (self.after or self.times != 1):
             raise DescriptorError("the APU dies now once")
         if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:

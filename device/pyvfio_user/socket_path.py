@@ -17,7 +17,22 @@ def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
 
     Raises OSError: EADDRINUSE where the path is in use or is no socket.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listener, identity = bind(path, socket.SOCK_STREAM)
+    try:
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        unlink(path, identity)
+        raise
+    return listener, identity
+
+
+def bind(path: str, kind: int) -> tuple[socket.socket, Identity]:
+    """A non-blocking socket of a kind at `path` for this user only, and its file for `unlink`.
+
+    Raises OSError as `listen` does.
+    """
+    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     identity = (0, 0)
     try:
         # Linux gives the path the mode that the socket has when it is bound, so there is no
@@ -26,7 +41,6 @@ def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
         _bind(listener, path)
         status = os.stat(path)
         identity = (status.st_dev, status.st_ino)
-        listener.listen(backlog)
     except BaseException:
         listener.close()
         unlink(path, identity)

@@ -63,6 +63,12 @@ IF_ALLOWED = "with `--allow-faults`"
 IF_PLACED = "with `--fdp`"
 IF_CALLED = "with an FTL of an extension"
 IF_OCP = "with `--ocp`"
+IF_PART = {
+    "ana": "with `--ana`",
+    "ocp": IF_OCP,
+    "placement": IF_PLACED,
+    "upcalls": IF_CALLED,
+}
 IF_HMB = "with `--hmb`"
 IF_POWER = "with `--power-states`"
 IF_THERE = {
@@ -321,10 +327,10 @@ def _announced(row: Row, field: str) -> str:
 
 
 def _state(row: object | None, otherwise: Status) -> str:
+    if part := getattr(row, "needs", ""):
+        return IF_PART[part]
     if getattr(row, "placement", False):
         return IF_PLACED
-    if getattr(row, "upcalls", False):
-        return IF_CALLED
     if getattr(row, "ocp", False):
         return IF_OCP
     needed = getattr(row, "command_set", CommandSet.NVM)

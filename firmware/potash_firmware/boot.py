@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from csd_spec.status import StatusId
 from potash_device.board import Board
@@ -41,6 +41,9 @@ from pyvfio_user.device import failure_of
 from pyvfio_user.dma_messages import UNANSWERED
 from pyvfio_user.server import Server
 
+if TYPE_CHECKING:  # of drives with asymmetric access
+    from potash_firmware.control import ControlSocket
+
 log = logging.getLogger(__name__)
 
 MESSAGES_PER_PASS = 64
@@ -62,10 +65,11 @@ class Device:
     `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
     is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
     appending, for what all processes of the device do. They stay the caller's. A snapshot of how
-    the device is doing can be had at the socket `status` (`status.py`). One that is `incoming` is
-    stopped until it is given the state of another one, whose media it then has. `standstill` makes
-    what stops the guest while its emulation is behind, of the guest's clock, for a drive whose time
-    is modelled. Entering raises OSError where the socket cannot be made.
+    the device is doing can be had at the socket `status` (`status.py`); beside it is the socket by
+    which asymmetric access changes (`control.py`). One that is `incoming` is stopped until it is
+    given the state of another one, whose media it then has. `standstill` makes what stops the guest
+    while its emulation is behind, of the guest's clock, for a drive whose time is modelled.
+    Entering raises OSError where a socket cannot be made.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Device:
         self._trace = trace
         self._status_path = status
         self._status: StatusSocket | None = None
+        self._control: ControlSocket | None = None
         self._make_standstill = standstill
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
@@ -159,6 +164,11 @@ class Device:
             )
             if self._status_path is not None:
                 self._status = _status_socket(stack, self._status_path)
+                if self.rpu.controller.ana is not None:
+                    from potash_firmware.control import SUFFIX, ControlSocket
+
+                    control = ControlSocket(self._status_path.with_suffix(SUFFIX))
+                    self._control = stack.enter_context(control)
             stack.callback(self.link.disconnect)
             self._start_apu()
             migration = self.rpu.migration
@@ -236,6 +246,10 @@ class Device:
             self._keep_apu()
         if self._status is not None and self._status.fileno() in ready:
             self._status.answer(lambda: snapshot(self))
+        ana = self.rpu.controller.ana
+        if self._control is not None and ana is not None and self._control.fileno() in ready:
+            self._control.answer(ana.change)
+            self._busy = True
         return wake in ready
 
     def load(self, state: bytes) -> None:
@@ -296,6 +310,8 @@ class Device:
             waiting.append((wake, READ))
         if self._status is not None:
             waiting.append((self._status, READ))
+        if self._control is not None:
+            waiting.append((self._control, READ))
         holding = self.rpu.holding
         if holding is not None and (source := holding.standstill.source) is not None:
             waiting.append((source, READ | WRITE if source.wants_write else READ))

@@ -53,6 +53,19 @@ class Queue(TypedDict):
     commands: Annotated[Mapping[str, Positive], "Number of commands by name."]
 
 
+class AccessGroup(TypedDict):
+    """A group of namespaces with one state of asymmetric access (ANA)."""
+
+    group: Annotated[Positive, "The group's identifier."]
+    state: Annotated[
+        str,
+        Form(enum=["optimized", "non-optimized", "inaccessible", "persistent-loss", "change"]),
+        "State of the controller's access to it.",
+    ]
+    changes: Annotated[Count, "Number of changes of the state and of the namespaces."]
+    namespaces: Annotated[Sequence[int], "Identifiers of the attached namespaces in it."]
+
+
 class Errors(TypedDict):
     """A status that commands ended with."""
 
@@ -323,5 +336,9 @@ class Snapshot(TypedDict):
     extensions: Annotated[Sequence[Extension], "All that extensions add to the drive."]
     placement: Annotated[
         Sequence[PlacementHandle], "The placement handles, in their order; none without --fdp."
+    ]
+    access_groups: Annotated[
+        Sequence[AccessGroup],
+        "The groups of asymmetric namespace access with attached namespaces; none without --ana.",
     ]
     log: Annotated[Sequence[LogLine], "The last lines that the device's process logged."]

@@ -190,6 +190,15 @@ def snapshot(device: Running) -> reported.Snapshot:
             )
             for counted in (core.placement.counters if core.placement else ())
         ],
+        access_groups=[
+            reported.AccessGroup(
+                group=group.anagrpid,
+                state=group.state.name.lower().replace("_", "-"),
+                changes=group.changes,
+                namespaces=list(group.nsids),
+            )
+            for group in (core.ana.listed() if core.ana else ())
+        ],
         log=[],
     )
 

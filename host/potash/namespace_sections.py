@@ -15,6 +15,7 @@ from potash_device.media.shapes import (
     DEFAULT_ZONE_SIZE,
     LEAST_ZONE_SIZE,
     METADATA_SIZES,
+    MOST_NAMESPACES,
     NO_AREAS,
     Metadata,
     NamespaceShape,
@@ -68,11 +69,17 @@ class NamespaceSection:
     reset_after: int | None = key(kinds.count(1, MOST_SECONDS), None, "",
         "Seconds after which the drive recommends to reset a full zone (default: never).",
         page="zones.md#limits")
+    ana_group: int | None = key(kinds.count(1, MOST_NAMESPACES), None, "",
+        "Its group, of a drive with asymmetric namespace access (default: 1).", page="ana.md")
     # fmt: on
 
     @property
     def shape(self) -> NamespaceShape:
         """The namespace, as the drive takes it. Raises ValueError for an invalid one."""
+        return self._shape._replace(ana_group=self.ana_group or 1)
+
+    @property
+    def _shape(self) -> NamespaceShape:
         if self.size < self.block_size:
             raise ValueError(f"size is less than one block of {self.block_size} bytes")
         if self.protection and not self.metadata:

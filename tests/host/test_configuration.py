@@ -53,6 +53,7 @@ hmb = "64M"
 nguid = true
 power_states = true
 ocp = true
+ana = true
 trust_memory = true
 profile = "alkali"
 range_unit = "lba"
@@ -136,6 +137,7 @@ def test_every_key_is_read() -> None:
             nguid=True,
             power_states=True,
             ocp=True,
+            ana=True,
             trust_memory=True,
             serial="S1",
             metrics=0,
@@ -367,6 +369,7 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "nguid": True,
         "power_states": True,
         "ocp": True,
+        "ana": True,
         "trust_memory": False,
         "serial": "S1",
         "metrics": 0,

@@ -38,6 +38,8 @@ WORDS = {
     "TIME": "1.5ms",
     "RANGE": "100+8",
     "vector=N": "vector=1",
+    "ana STATE": "ana inaccessible",
+    "group=N": "group=7",
 }
 
 

@@ -28,6 +28,15 @@ class ControllerType(IntEnum):
     ADMINISTRATIVE = 3
 
 
+class Cmic(IntFlag):
+    """Controller Multi-Path I/O and Namespace Sharing Capabilities, byte 76."""
+
+    MULTIPLE_PORTS = 1 << 0
+    MULTIPLE_CONTROLLERS = 1 << 1
+    VIRTUAL_FUNCTION = 1 << 2
+    ASYMMETRIC_ACCESS = 1 << 3
+
+
 class Oaes(IntFlag):
     """Optional Asynchronous Events Supported, byte 92."""
 

@@ -212,6 +212,8 @@ class NamespaceShape(NamedTuple):
     """The drive has chosen its handle, as the host has named none."""
     max_value: int = 0
     """Bytes of the longest value of a key value namespace."""
+    ana_group: Annotated[int, Range(1, MOST_NAMESPACES)] = 1
+    """Its group, if the drive has asymmetric namespace access."""
 
     @property
     def format(self) -> BlockFormat:

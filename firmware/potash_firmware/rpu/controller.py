@@ -112,6 +112,11 @@ class Controller:
             self.timing.on_unreadable = lambda nsid, offset: failures.unreadable(
                 nsid, namespaces.lba_at(nsid, offset)
             )
+        self.ana: AsymmetricAccess | None = None
+        if settings.ana:
+            from potash_firmware.rpu.namespaces.asymmetric_access import AsymmetricAccess
+
+            self.ana = AsymmetricAccess(namespaces, self.alerts, self.deadlines)
         self.faults = Faults(
             settings.faults,
             namespaces,
@@ -119,6 +124,7 @@ class Controller:
             apu.kill,
             self._lasting_faults,
             times.fail_programs,
+            self.ana,
         )
         self.placement = (
             Placement(settings.placement, self.timing, board.sidecar, namespaces)

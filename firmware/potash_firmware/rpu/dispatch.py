@@ -92,7 +92,11 @@ def send_peer_data(controller: Controller, command: Command) -> Result:
 
 def check_namespace(controller: Controller, command: Command, use: NamespaceUse) -> None:
     """Raise NvmeError for a namespace identifier that the command cannot have."""
-    if use in (NamespaceUse.NONE, NamespaceUse.OWN):
+    if use is NamespaceUse.NONE:
+        return
+    if controller.ana is not None and controller.namespaces.refused:
+        controller.ana.check(command)
+    if use is NamespaceUse.OWN:
         return
     nsid = command.entry.nsid
     if nsid == BROADCAST_NSID and use is NamespaceUse.ONE_OR_ALL:

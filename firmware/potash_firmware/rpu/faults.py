@@ -10,6 +10,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 from csd_spec.faults import (
     ALL_FAULTS,
@@ -34,6 +36,9 @@ from potash_firmware.rpu.deadlines import Deadlines
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.scheduler import Signal
+
+if TYPE_CHECKING:  # of drives that have it
+    from potash_firmware.rpu.namespaces.asymmetric_access import AsymmetricAccess
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +122,7 @@ class Faults:
         end_apu: ends the application processor immediately.
         lasting: called with the faults that last until they are cleared.
         fail_programs: has so many of the next programs of the flash fail. Raises NvmeError.
+        ana: the controller's asymmetric access, if it has some.
     """
 
     def __init__(
@@ -127,6 +133,7 @@ class Faults:
         end_apu: Callable[[], None],
         lasting: Callable[[list[Fault]], None],
         fail_programs: Callable[[int], None],
+        ana: "AsymmetricAccess | None" = None,
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
         """Faults that an I/O command may trigger; the fast path is off while there are any."""
@@ -138,6 +145,7 @@ class Faults:
         self._end_apu = end_apu
         self._lasting = lasting
         self._fail_programs = fail_programs
+        self._ana = ana
         self._kept: dict[int, _Armed] = {}
         self._last = 0
         # The media executor's threads ask, too, and a trigger may be the last of a fault.
@@ -153,6 +161,9 @@ class Faults:
         with self._lock:
             if len(self._kept) >= MOST_FAULTS and not self._forget_one_spent():
                 raise NvmeError(Status.CAPACITY_EXCEEDED, f"there are {MOST_FAULTS} faults already")
+            of_access = fault.kind is FaultKind.ACCESS_STATE
+            if of_access:
+                self._check_access(fault)
             of_flash = fault.kind is FaultKind.PROGRAM_FAILURE
             if of_flash:
                 self._fail_programs(fault.times)
@@ -166,6 +177,9 @@ class Faults:
         at_once = fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags
         if at_once and self.triggers(armed):
             self._end_apu()
+        if of_access and fault.delay:
+            due = self._deadlines.clock.now() + fault.delay * 1000
+            self._deadlines.call(due, partial(self._change_access, armed))
         return armed.fault.identifier
 
     def clear(self, identifier: int = ALL_FAULTS) -> None:
@@ -192,9 +206,14 @@ class Faults:
         with self._lock:
             every = [armed for armed in self._kept.values() if not armed.fault.spent]
             commands = [armed for armed in every if armed.fault.kind in COMMAND_KINDS]
-            deaths = [armed for armed in every if armed.fault.kind is FaultKind.APU_DEATH]
             self.admin = tuple(armed for armed in commands if armed.fault.admin)
-            self.io = (*(armed for armed in commands if not armed.fault.admin), *deaths)
+            self.io = tuple(
+                armed
+                for armed in every
+                if armed.fault.kind is FaultKind.APU_DEATH
+                or (armed.fault.kind is FaultKind.ACCESS_STATE and not armed.fault.delay)
+                or (armed in commands and not armed.fault.admin)
+            )
             self.interrupts = tuple(
                 armed for armed in every if armed.fault.kind is FaultKind.INTERRUPT
             )
@@ -263,6 +282,9 @@ class Faults:
     def triggered(self, command: Command) -> list[Fault]:
         """The faults that a command triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
+        for armed in candidates:
+            if armed.fault.kind is FaultKind.ACCESS_STATE and self._changes(armed.fault, command):
+                self._change_access(armed)
         return [
             armed.fault
             for armed in candidates
@@ -289,6 +311,41 @@ class Faults:
         """The first byte of a namespace that somebody who reads the media himself cannot have."""
         impaired = self._impaired.get(nsid)
         return None if impaired is None else impaired.fails_at(offset, length, writes=False)
+
+    def _check_access(self, fault: Fault) -> None:
+        """Raise NvmeError for a change of access that cannot be."""
+        if self._ana is None:
+            raise NvmeError(
+                Status.INVALID_FIELD, "the drive has no ANA groups; start it with --ana"
+            )
+        try:
+            self._ana.require(fault.group, fault.state, fault.transition * MICROSECOND)
+        except ValueError as error:
+            raise NvmeError(Status.INVALID_FIELD, str(error)) from None
+
+    def _changes(self, fault: Fault, command: Command) -> bool:
+        """True for a command that the change of an ANA group's state can come before."""
+        namespace = self._namespaces.attached.get(command.entry.nsid)
+        return (
+            self._ana is not None
+            and namespace is not None
+            and namespace.shape.ana_group == fault.group
+            and self._ana.state(fault.group) != fault.state
+        )
+
+    def _change_access(self, armed: _Armed) -> None:
+        if not self.triggers(armed) or self._ana is None:
+            return
+        fault = armed.fault
+        try:
+            self._ana.change(
+                fault.group,
+                fault.state,
+                fault.transition * MICROSECOND,
+                fault.lasting * MICROSECOND,
+            )
+        except ValueError as error:  # of persistent loss nothing comes back
+            log.warning("fault %d: %s", fault.identifier, error)
 
     def _end_apu_if_armed(self, *, at_start: bool) -> None:
         for armed in self.io:

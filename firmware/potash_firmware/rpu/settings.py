@@ -75,6 +75,8 @@ class RpuSettings:
     """Namespaces have an NGUID and an EUI-64 beside their UUID."""
     power_states: bool = False
     """The drive has power states; its time is modelled."""
+    ana: bool = False
+    """The drive reports asymmetric namespace access."""
     ocp: bool = False
     """The drive has log pages of the Open Compute Project; its time is modelled."""
     time: TimeSettings | None = None

@@ -32,6 +32,7 @@ SECTIONS = {
         "cp": ("drive", "Run programs on a drive's memory namespaces."),
         "fleet": ("device", "Use many drives as one, on a Dask cluster."),
         "fault": ("drive", "Inject faults into a drive and clear them."),
+        "ana": ("device", "Change and show asymmetric namespace access."),
     },
     "Programs, models and the tensor accelerator": {
         "build": ("device", "Compile a program for an accelerator."),

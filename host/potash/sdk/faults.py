@@ -17,10 +17,11 @@ A line is the fault's kind, and words for the rest:
     zone reset|finish           [nsid=N] [lba=...]
     reachability
     flash program               [count=N]
+    ana STATE                   [group=N] [at=TIME] [for=TIME] [transition=TIME]
 
-each but the last three with [count=N] [after=N]. A device that was not started with `potash serve
---allow-faults` refuses them: CommandFailed (Invalid Command Opcode). The commands are an extension;
-`csd_spec.faults` has their layouts.
+each but reachability, zone and flash with [count=N] [after=N]. A device that was not started with
+`potash serve --allow-faults` refuses them: CommandFailed (Invalid Command Opcode). The commands are
+an extension; `csd_spec.faults` has their layouts.
 """
 
 import re
@@ -48,6 +49,7 @@ from csd_spec.faults import (
     decode_faults,
 )
 from csd_spec.opcodes import DWORD_SIZE, FaultOpcode
+from nvme_spec.asymmetric_access import AccessState
 from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.status import Status
 from potash.sdk.commands import Commands, encoded
@@ -68,16 +70,22 @@ _ACCESSES = {
 }
 _ADVICE = {"reset": FaultKind.RESET_RECOMMENDED, "finish": FaultKind.FINISH_RECOMMENDED}
 _OPERATIONS = {"program": FaultKind.PROGRAM_FAILURE}
+ACCESS_STATES = {
+    state.name.lower().replace("_", "-"): state
+    for state in AccessState
+    if state is not AccessState.CHANGE
+}
+"""ANA states by the names that users give them."""
 _MOMENTS = {"now": FaultFlags.AT_ONCE, "start": FaultFlags.AT_START, "job": FaultFlags(0)}
 _STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
 _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""
 
-_HEADS = dict.fromkeys(("io", "admin", "media", "zone", "flash"), 2)
+_HEADS = dict.fromkeys(("io", "admin", "media", "zone", "flash", "ana"), 2)
 _HEADS |= dict.fromkeys(("interrupt", "apu", "reachability"), 1)
 """Words that name each kind of fault."""
 
-_ONCE = (FaultKind.APU_DEATH, FaultKind.PROGRAM_FAILURE)
+_ONCE = (FaultKind.APU_DEATH, FaultKind.PROGRAM_FAILURE, FaultKind.ACCESS_STATE)
 """Kinds that are triggered once by default."""
 
 _BARE = frozenset({"lost", "dnr"})
@@ -85,7 +93,7 @@ _BARE = frozenset({"lost", "dnr"})
 
 _MOST = (1 << 32) - 1
 
-_Choice = TypeVar("_Choice", FaultFlags, FaultKind)
+_Choice = TypeVar("_Choice", FaultFlags, FaultKind, AccessState)
 
 
 def add(device: Commands, fault: Fault | str) -> int:
@@ -177,9 +185,9 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
     if len(head) != _HEADS.get(what, -1):
         raise ValueError(
             "it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt, apu, zone ACTION, "
-            "reachability or flash program"
+            "ana STATE, reachability or flash program"
         )
-    times = _number(rest, "count", 1 if what in ("apu", "flash") else 0)
+    times = _number(rest, "count", 1 if what in ("apu", "flash", "ana") else 0)
     made = partial(Fault, times=times, after=_number(rest, "after", 0))
     match what:
         case "apu":
@@ -188,6 +196,15 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
             return made(FaultKind.UNREACHABLE)
         case "flash":
             return made(_chosen(_OPERATIONS, head[1], "an operation that fails"))
+        case "ana":
+            return made(
+                FaultKind.ACCESS_STATE,
+                state=_chosen(ACCESS_STATES, head[1], "an ANA state"),
+                group=_number(rest, "group", 1),
+                delay=_time(rest, "at"),
+                transition=_time(rest, "transition"),
+                lasting=_time(rest, "for"),
+            )
         case "interrupt":
             return made(FaultKind.INTERRUPT, queue=_number(rest, "vector", ANY))
     nsid = _number(rest, "nsid", 0)
@@ -226,6 +243,15 @@ def _described(fault: Fault) -> Iterable[str]:
         case FaultKind.RESET_RECOMMENDED | FaultKind.FINISH_RECOMMENDED:
             yield "zone"
             yield next(name for name, kind in _ADVICE.items() if kind is fault.kind)
+        case FaultKind.ACCESS_STATE:
+            yield "ana"
+            yield next(name for name, state in ACCESS_STATES.items() if state == fault.state)
+            if fault.group != 1:
+                yield f"group={fault.group}"
+            times = {"at": fault.delay, "transition": fault.transition, "for": fault.lasting}
+            for word, time in times.items():
+                if time:
+                    yield f"{word}={_duration(time)}"
         case FaultKind.INTERRUPT:
             yield "interrupt"
             if fault.queue != ANY:
@@ -319,15 +345,15 @@ def _range(text: str | None) -> tuple[int, int]:
     return first, blocks
 
 
-def _time(rest: dict[str, str]) -> int:
-    """Microseconds of the delay; 0 without one."""
-    text = rest.pop("delay", None)
+def _time(rest: dict[str, str], key: str = "delay") -> int:
+    """Microseconds of a time; 0 without one."""
+    text = rest.pop(key, None)
     if text is None:
         return 0
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
     delay = round(float(found[1]) * _SECONDS[found[2]]) if found else 0
     if not 0 < delay <= _MOST:
-        raise ValueError(f"delay={text} is not a time of at most an hour, like 50ms")
+        raise ValueError(f"{key}={text} is not a time of at most an hour, like 50ms")
     return delay
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from potash import options
 from potash.configuration import Configuration
+from potash.control import change_access
 from potash.devices import serving, serving_guest
 from potash.namespace_sections import NamespaceSection
 from potash.sdk import VFIO_USER_SCHEME
@@ -91,6 +92,12 @@ class BootedDevice(Device):
     def faults(self) -> list[Fault]:
         """The drive's faults, and how often each was triggered."""
         return sdk_faults.listed(self)
+
+    def change_access(self, state: str, *, group: int = 1, transition: float = 0.0) -> None:
+        """Change the state of the access to an ANA group: "optimized", "non-optimized",
+        "inaccessible" or "persistent-loss", after `transition` seconds in the Change state. Raises
+        PotashError."""
+        change_access(self.socket, state, group=group, transition=transition)
 
     def clear_faults(self) -> None:
         """Clear all faults."""

@@ -111,10 +111,16 @@ def _identified(
     namespace: AnyNamespace,
     structure: structures.IdentifyNamespace | KeyValueStructure,
 ) -> bytes:
-    """A structure with the identifiers of its namespace."""
+    """A structure with the identifiers of its namespace, and its asymmetric access."""
     identifiers = _identifiers(controller, namespace)
     structure.nguid = identifiers.get(lists.NamespaceIdType.NGUID, structure.nguid)
     structure.eui64 = identifiers.get(lists.NamespaceIdType.EUI64, structure.eui64)
+    if controller.ana is not None:
+        structure.anagrpid = namespace.shape.ana_group
+        if controller.ana.capacity_unknown(structure.anagrpid):
+            structure.nuse = 0
+            if isinstance(structure, structures.IdentifyNamespace):
+                structure.nvmcap = 0
     return bytes(structure)
 
 
@@ -338,6 +344,7 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
         structures.IndependentNamespace(
             nsfeat=0 if stored else capabilities.NSFEAT_NO_WRITE_CACHE,
             nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+            anagrpid=namespace.shape.ana_group if controller.ana is not None else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, StoredNamespace) else 0,
             endgid=ENDURANCE_GROUP if isinstance(namespace, Namespace) and namespace.placed else 0,
             nstat=capabilities.NSTAT_READY,

@@ -51,7 +51,11 @@ def controller_structure(controller: Controller) -> IdentifyController:
         ver=VERSION_2_0,
         rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
         oaes=OPTIONAL_EVENTS
-        & ~(capabilities.Oaes.REACHABILITY | capabilities.Oaes.ZONE_DESCRIPTOR),
+        & ~(
+            capabilities.Oaes.REACHABILITY
+            | capabilities.Oaes.ZONE_DESCRIPTOR
+            | capabilities.Oaes.ASYMMETRIC_ACCESS
+        ),
         cntrltype=capabilities.ControllerType.IO,
         ctratt=_if_there(FeatureId.HOST_IDENTIFIER, capabilities.Ctratt.HOST_IDENTIFIER_128)
         | capabilities.Ctratt.EXTENDED_LBA_FORMATS,
@@ -103,6 +107,15 @@ def controller_structure(controller: Controller) -> IdentifyController:
             capabilities.Ctratt.ENDURANCE_GROUPS | capabilities.Ctratt.FLEXIBLE_DATA_PLACEMENT
         )
         says.endgidmax = GROUP
+    if controller.ana is not None:
+        from nvme_spec.asymmetric_access import Anacap
+        from potash_firmware.rpu.namespaces.asymmetric_access import TRANSITION_TIME
+
+        says.cmic |= capabilities.Cmic.MULTIPLE_CONTROLLERS | capabilities.Cmic.ASYMMETRIC_ACCESS
+        says.anatt, says.anacap = TRANSITION_TIME, sum(Anacap)
+        says.anagrpmax = says.nanagrpid = controller.namespaces.ana_groups
+        says.mnan = says.nn
+        says.oaes |= capabilities.Oaes.ASYMMETRIC_ACCESS
     if controller.host_memory is not None:
         says.hmpre, says.hmmin, says.hmmaxd = controller.host_memory.pages, 1, MOST_DESCRIPTORS
     if controller.power is not None:

@@ -12,6 +12,7 @@ Source: NVM Express Base Specification 2.0, section 5.16; Zoned Namespace Comman
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 import csd_spec.opcodes
 from csd_spec import notices
@@ -84,19 +85,12 @@ class Page:
     specific: int = 0
     command_set: CommandSet = CommandSet.NVM
     """There is no such page while this is not enabled."""
-    placement: bool = False
-    """Only a drive with flexible data placement has it."""
-    upcalls: bool = False
-    """Only a drive has it whose translation layer is an extension's."""
-    ocp: bool = False
-    """Only a drive with the log pages of the Open Compute Project has it."""
+    needs: Literal["", "ana", "ocp", "placement", "upcalls"] = ""
+    """The part of the controller without which there is no such page, where it needs one."""
 
     def is_there(self, controller: Controller) -> bool:
-        return (
-            self.command_set in controller.namespaces.enabled
-            and not (self.placement and controller.placement is None)
-            and not (self.upcalls and controller.upcalls is None)
-            and not (self.ocp and controller.ocp is None)
+        return self.command_set in controller.namespaces.enabled and not (
+            self.needs and getattr(controller, self.needs) is None
         )
 
 
@@ -318,7 +312,12 @@ def _compute_page(make: Make) -> Page:
 
 
 def _endurance_page(make: Make) -> Page:
-    return Page(Scope.SPECIFIC, make, placement=True)
+    return Page(Scope.SPECIFIC, make, needs="placement")
+
+
+def _asymmetric_access(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    assert controller.ana is not None
+    return controller.ana.log(fields.lsp)
 
 
 def _ocp_smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -334,8 +333,8 @@ def _latency_monitor(controller: Controller, command: Command, fields: GetLogPag
 
 
 OCP_PAGES: dict[int, Page] = {
-    OcpLogPage.SMART_EXTENDED: Page(Scope.CONTROLLER, _ocp_smart, ocp=True),
-    OcpLogPage.LATENCY_MONITOR: Page(Scope.CONTROLLER, _latency_monitor, ocp=True),
+    OcpLogPage.SMART_EXTENDED: Page(Scope.CONTROLLER, _ocp_smart, needs="ocp"),
+    OcpLogPage.LATENCY_MONITOR: Page(Scope.CONTROLLER, _latency_monitor, needs="ocp"),
 }
 """The vendor specific pages of a host that names the UUID of the Open Compute Project."""
 
@@ -368,6 +367,9 @@ PAGES: dict[int, Page] = {
         _telemetry_controller,
         Lpa.TELEMETRY,
         after_reading=lambda controller, _: controller.telemetry.release(),
+    ),
+    logs.LogPage.ASYMMETRIC_NAMESPACE_ACCESS: Page(
+        Scope.CONTROLLER, _asymmetric_access, needs="ana"
     ),
     logs.LogPage.PERSISTENT_EVENT: Page(
         Scope.CONTROLLER,
@@ -420,9 +422,9 @@ PAGES: dict[int, Page] = {
         ).encode(),
     ),
     csd_spec.opcodes.LogPage.PLACEMENT_HANDLES: Page(
-        Scope.CONTROLLER, placement.handles, placement=True
+        Scope.CONTROLLER, placement.handles, needs="placement"
     ),
-    csd_spec.opcodes.LogPage.NOTICES: Page(Scope.CONTROLLER, _notices, upcalls=True),
+    csd_spec.opcodes.LogPage.NOTICES: Page(Scope.CONTROLLER, _notices, needs="upcalls"),
     csd_spec.opcodes.LogPage.TRAFFIC: Page(Scope.CONTROLLER, _traffic),
     csd_spec.opcodes.LOG_PAGE: Page(
         Scope.SPECIFIC,

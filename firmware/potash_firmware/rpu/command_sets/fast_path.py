@@ -103,7 +103,7 @@ class FastPath:
         """
         controller, timed = self._controller, self._timed
         began = perf_counter_ns()
-        namespaces, dma = controller.namespaces.attached, controller.board.dma
+        namespaces, dma = controller.namespaces.accessible, controller.board.dma
         views_of, known_views, staging = dma.views, dma.known_views, None
         block_at: Views = dma.block
         if dma.remote:

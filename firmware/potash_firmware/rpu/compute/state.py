@@ -68,7 +68,7 @@ class Compute(Part):
 
     def _memory(self, nsid: int) -> Shared | None:
         """The memory of an attached memory namespace that programs can reach."""
-        namespace = self.namespaces.attached.get(nsid)
+        namespace = self.namespaces.accessible.get(nsid)
         if not isinstance(namespace, MemoryNamespace) or not self.reachability.associated:
             return None
         return Shared(namespace.memory.handle, namespace.memory.fd, namespace.size)

@@ -124,6 +124,11 @@ NOTICES = {
         logs.LogPage.FIRMWARE_SLOT,
         Oaes.FIRMWARE_ACTIVATION,
     ),
+    logs.NoticeEvent.ASYMMETRIC_ACCESS_CHANGE: Notice(
+        AsyncEventConfiguration.asymmetric_access.mask,
+        logs.LogPage.ASYMMETRIC_NAMESPACE_ACCESS,
+        Oaes.ASYMMETRIC_ACCESS,
+    ),
     logs.NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE: Notice(
         AsyncEventConfiguration.reachability_associations.mask,
         logs.LogPage.REACHABILITY_ASSOCIATIONS,
@@ -143,7 +148,7 @@ NOTICES = {
 
 OPTIONAL_EVENTS = reduce(or_, (notice.announced_by for notice in NOTICES.values()))
 """OAES of Identify Controller; those of reachability and zones are for drives with such
-namespaces."""
+namespaces, and that of asymmetric access for drives that report it."""
 
 _HEALTH = {
     logs.CriticalWarning.SPARE_BELOW_THRESHOLD: logs.SmartEvent.SPARE_BELOW_THRESHOLD,

@@ -80,6 +80,13 @@ class Namespaces(Part):
         profile."""
         self.attached: dict[int, AnyNamespace] = {}
         """Attached namespaces of enabled command sets, which a host calls active."""
+        self.accessible: dict[int, AnyNamespace] = {}
+        """Attached namespaces that commands can access: all but those of ANA groups in
+        `refused`."""
+        self.refused: dict[int, Status] = {}
+        """The status of commands that would access a namespace, by its ANA group."""
+        self.ana_groups = 0
+        """ANA groups that there can be; 0 without asymmetric namespace access."""
         self._withdrawn: set[int] = set()
         self.select(by_identifier=True)
 
@@ -135,6 +142,13 @@ class Namespaces(Part):
             for nsid, ns in self.every.items()
             if ns.shape.attached and ns.csi in self.enabled and nsid not in self._withdrawn
         }
+        self.accessible = self.attached
+        if self.refused:
+            self.accessible = {
+                nsid: ns
+                for nsid, ns in self.attached.items()
+                if ns.shape.ana_group not in self.refused
+            }
 
     def restore(self, *, clean: bool | None = None) -> None:
         """Read the records of zones, and protect what the host wants to be protected."""
@@ -247,19 +261,30 @@ class Namespaces(Part):
 
     def usable(self, nsid: int) -> Namespace:
         """The attached namespace with blocks, where commands may touch them. Raises NvmeError."""
-        namespace = self.attached.get(nsid)
+        namespace = self.accessible.get(nsid)
         if not isinstance(namespace, Namespace) or namespace.in_flight.busy:
             namespace = self.of_kind(Namespace, nsid)
+            self.require_accessible(nsid)
             namespace.in_flight.require_open()
         return namespace
 
     def require_usable(self, nsid: int) -> None:
         """Raise NvmeError where there is no attached namespace that commands may touch."""
-        namespace = self.attached.get(nsid)
+        namespace = self.accessible.get(nsid)
         if not isinstance(namespace, Namespace) or namespace.in_flight.busy:
             namespace = self.active(nsid)
+            self.require_accessible(nsid)
             if not isinstance(namespace, ComputeNamespace):
                 namespace.in_flight.require_open()
+
+    def require_accessible(self, nsid: int) -> None:
+        """Raise NvmeError for an attached namespace that commands cannot access. A host may send
+        the command again, to another controller, so that DNR is clear."""
+        if self.refused and nsid in self.attached:
+            group = self.attached[nsid].shape.ana_group
+            if group in self.refused:
+                detail = f"ANA group {group} of namespace {nsid} is not accessible"
+                raise NvmeError(self.refused[group], detail, dnr=False)
 
     def absent(self, nsid: int) -> NvmeError:
         """The error of a command whose namespace is not there (Base 2.0, section 3.2.1).

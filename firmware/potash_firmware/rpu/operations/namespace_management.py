@@ -86,6 +86,8 @@ class Management:
             )
         if csi == CommandSet.NVM:
             shape = shape._replace(**self._handles(given))
+        if shape.has_blocks or shape.has_values:
+            shape = shape._replace(ana_group=self._group(given))
         shape = shape._replace(attached=False, uuid=str(uuid4()))
         # What may still be stored of another one of that identifier must not become this one's.
         yield from self._forget([nsid])
@@ -114,6 +116,16 @@ class Management:
             )
         )
         return nsid
+
+    def _group(self, given: bytes) -> int:
+        """The ANA group of a new namespace: the host's choice, or else 1. Raises NvmeError."""
+        group = IdentifyNamespace(given).anagrpid
+        if group > self.namespaces.ana_groups:
+            status = Status.ANA_GROUP_IDENTIFIER_INVALID
+            if not self.namespaces.ana_groups:
+                status = Status.INVALID_FIELD
+            raise NvmeError(status, detail=f"there is no ANA group {group}")
+        return group or 1
 
     def _handles(self, given: bytes) -> dict[str, Any]:
         """The reclaim unit handles of a new namespace: those of the host's list, or else one that
@@ -186,6 +198,9 @@ class Management:
             status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
             raise NvmeError(status, detail=f"namespace {nsid}")
         self._require_changeable()
+        access = self.namespaces.refused.get(namespace.shape.ana_group)
+        if attach and access == Status.ASYMMETRIC_ACCESS_PERSISTENT_LOSS:
+            raise NvmeError(Status.ANA_ATTACH_FAILED, detail="its ANA group is in persistent loss")
         shape = namespace.shape._replace(attached=attach)
         with self.namespaces.withdrawn([nsid]):
             yield from self._quiet([namespace])
@@ -332,9 +347,9 @@ _WANTED: dict[CommandSet, Callable[[bytes, bool], NamespaceShape]] = {
 
 
 def _require_no_groups(given: IdentifyNamespace) -> None:
-    if given.nmic & ~NMIC_SHARED or given.anagrpid or given.nvmsetid or given.endgid > GROUP:
+    if given.nmic & ~NMIC_SHARED or given.nvmsetid or given.endgid > GROUP:
         raise NvmeError(
-            Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
+            Status.INVALID_FIELD, detail="there are no sets and groups for a namespace to be in"
         )
 
 

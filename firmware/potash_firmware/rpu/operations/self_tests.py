@@ -190,7 +190,7 @@ class SelfTests(Part):
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:
-            return list(self.namespaces.attached_blocks.values())
+            return [ns for ns in self.namespaces.accessible.values() if isinstance(ns, Namespace)]
         return [self.namespaces.of_kind(Namespace, nsid)]
 
     def _run(self, run: Running) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import OPTIONAL, Amount, Count, Form, Share
 from potash.cli.drive.reports import ReturnValue
+from potash_firmware.snapshot import AccessGroup
 
 
 class Built(NamedTuple):
@@ -22,6 +23,12 @@ class Built(NamedTuple):
     instructions: Annotated[Count, "Number of instructions, of 8 bytes each."]
     data: Annotated[Count, "Size of the variables in bytes."]
     constants: Annotated[Count, "Size of the constants in bytes."]
+
+
+class AccessGroups(NamedTuple):
+    """Asymmetric access of a running device's controller to its namespaces."""
+
+    groups: Annotated[Sequence[AccessGroup], "All groups with attached namespaces."]
 
 
 class Executed(NamedTuple):

@@ -82,6 +82,7 @@ def _check(
         raise NvmeError(
             Status.INVALID_NAMESPACE, f"no namespace {source.nsid:#x} with keys is attached"
         )
+    controller.namespaces.require_accessible(source.nsid)
     namespace.in_flight.require_open()
     controller.reachability.require(target.nsid, source.nsid)
     return namespace

@@ -252,5 +252,6 @@ def source_memory(controller: Controller, nsid: int, snsid: int, options: int) -
     namespace = controller.namespaces.attached.get(snsid)
     if not isinstance(namespace, MemoryNamespace):
         raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {snsid:#x} is no memory")
+    controller.namespaces.require_accessible(snsid)
     controller.reachability.require_copyable(nsid, snsid, options)
     return namespace

@@ -1,0 +1,63 @@
+"""Requests to a running device, at its control socket (`potash_firmware.control`)."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from nvme_spec.asymmetric_access import AccessState
+from potash.sdk import VFIO_USER_SCHEME
+from potash.sdk.errors import DeviceNotFound, PotashError
+from potash.sdk.faults import ACCESS_STATES
+from potash_device.saved import encode
+from potash_firmware.control import LONGEST, SUFFIX, AccessChange
+
+MICROSECONDS = 1e6
+
+TIMEOUT = 5.0
+"""Seconds in which a device that runs at all answers."""
+
+
+def change_access(
+    device: str | os.PathLike[str],
+    state: str | AccessState,
+    *,
+    group: int = 1,
+    transition: float = 0.0,
+    timeout: float = TIMEOUT,
+) -> None:
+    """Change the state of a running device's access to an ANA group.
+
+    Args:
+        device: its socket, or its name in commands (vfio-user:SOCKET).
+        state: "optimized", "non-optimized", "inaccessible" or "persistent-loss".
+        group: the group's identifier, from 1.
+        transition: seconds in the Change state before, at most 10.
+        timeout: seconds in which the device has to answer.
+
+    Raises DeviceNotFound, and PotashError for a device that refuses.
+    """
+    served = os.fspath(device).removeprefix(VFIO_USER_SCHEME)
+    wanted = state if isinstance(state, AccessState) else ACCESS_STATES.get(state)
+    if wanted is None or wanted is AccessState.CHANGE:
+        raise PotashError(f"{state} is not an ANA state: {', '.join(ACCESS_STATES)}")
+    request = encode(AccessChange(group, wanted, round(transition * MICROSECONDS)))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.settimeout(timeout)
+        client.bind("")  # Linux chooses an abstract address for the answer
+        try:
+            client.connect(served + SUFFIX)
+            client.send(request)
+            answer = client.recv(LONGEST)
+        except TimeoutError:
+            raise PotashError(f"{served}: the device does not answer") from None
+        except OSError as error:
+            if error.errno == errno.ENOENT and Path(served).exists():
+                raise PotashError(
+                    f"the device at {served} has no ANA groups; start it with --ana"
+                ) from None
+            raise DeviceNotFound(
+                f"no device can be asked at {served}: {error.strerror or error}"
+            ) from None
+    if answer:
+        raise PotashError(answer.decode(errors="replace"))
