@@ -37,6 +37,8 @@ class Helper(IntEnum):
     TFLITE_OPEN = 10
     TFLITE_RUN = 11
     TFLITE_CLOSE = 12
+    KV_RETRIEVE = 13
+    KV_LIST = 14
 
 
 class Level(IntEnum):

@@ -21,6 +21,9 @@ SOURCE_SIZE = 32
 ALIGNMENT = 8
 """Bytes; a value with a header begins and ends at a multiple of it."""
 KEY_SIZE = 16
+LONGEST_FIRST = KEY_SIZE + 1
+"""Bytes of the longest key that a list begins at: what follows a key is that key and a zero
+byte."""
 
 
 class SourceFlag(IntFlag):

@@ -11,7 +11,8 @@
  *
  * Pointers and lengths are checked against the program's memory before a helper does anything. If
  * they are not entirely inside it, or the helper fails for another reason, the program ends with a
- * fault: its job fails, and the log gives the reason. So no helper but `arg` returns an error.
+ * fault: its job fails, and the log gives the reason. So no helpers but `arg`, `kv_retrieve` and
+ * `kv_list` return an error.
  */
 #ifndef POTASH_H
 #define POTASH_H
@@ -129,6 +130,31 @@ static long (*const tflite_run)(long model, const void *in, u64 in_len, void *ou
 				u64 out_len) = (void *)11;
 static long (*const tflite_close)(long model) = (void *)12;
 
+/*
+ * Read the value of a key in key value namespace `nsid` to `to`, at most `room` bytes. Returns the
+ * size of the whole value, or a negative error. With Execute, `to` is in one memory range if `room`
+ * exceeds 4096.
+ */
+enum {
+	KV_NO_KEY = -2,        /* the key does not exist */
+	KV_UNREADABLE = -5,    /* reading has failed */
+	KV_UNREACHABLE = -13,  /* the compute namespace does not reach the namespace */
+	KV_BUSY = -16,         /* the namespace is being formatted, erased, or deleted */
+	KV_NO_NAMESPACE = -19, /* no such key value namespace is attached */
+	KV_INVALID = -22,      /* a key without 1 to 16 bytes; a list in less than 4 */
+};
+static long (*const kv_retrieve)(u32 nsid, const void *key, u64 key_length, void *to,
+				 u64 room) = (void *)13;
+
+/*
+ * List keys in ascending order of their bytes, from the first one that is not before the key `first`,
+ * or from the very first if `first_length` is 0. Returns how many keys fit in `room` bytes at `to`, or
+ * an error as above. `kv_first` and `kv_next` read the list. To continue after a key, list from the
+ * key with a zero byte appended, which may have 17 bytes.
+ */
+static long (*const kv_list)(u32 nsid, const void *first, u64 first_length, void *to,
+			     u64 room) = (void *)14;
+
 /* ---- Functions that are compiled into the program ---- */
 
 /* The value of argument `index`, and its length; 0 if there is no such argument. */
@@ -189,6 +215,23 @@ static inline int argument_u64(const struct context *ctx, u32 index, u64 *value)
 		return 0;
 	*value = *(const u64 *)at;
 	return 1;
+}
+
+/* A key in a list of `kv_list`. */
+struct kv_key {
+	u16 length;
+	u8 bytes[];
+};
+
+/* The first key in a list that has one, and the key that follows `key`. */
+static inline const struct kv_key *kv_first(const void *list)
+{
+	return (const struct kv_key *)((const char *)list + 4);
+}
+
+static inline const struct kv_key *kv_next(const struct kv_key *key)
+{
+	return (const struct kv_key *)((const char *)key + (2 + key->length + 3) / 4 * 4);
 }
 
 /* As in the C library. `-fno-builtin` keeps compilers from replacing their loops with calls. */

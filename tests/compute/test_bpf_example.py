@@ -125,6 +125,8 @@ def test_the_header_calls_each_helper_by_its_number() -> None:
         ("tflite_open", 10),
         ("tflite_run", 11),
         ("tflite_close", 12),
+        ("kv_retrieve", 13),
+        ("kv_list", 14),
     ]
 
 

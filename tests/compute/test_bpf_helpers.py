@@ -1,6 +1,7 @@
 """What each helper does, and what becomes of every pointer, length and number that it cannot
 use."""
 
+import errno
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from potash_firmware.bpf import (
     FaultKind,
     Program,
     Services,
+    ValueRequest,
     buffer_layout,
     helpers,
     load_program,
@@ -28,7 +30,7 @@ from support.bpf import exit_, insn, load, mov_reg, run_program
 from support.bpf_elf import R_64_32, Name, Part, elf, text
 
 PRINT, TFLITE_APU, TFLITE_VTA, SET_OUTPUT_LENGTH, LOG, ARG, CRC32C = range(1, 8)
-READ_LBA, WRITE_LBA, TFLITE_OPEN, TFLITE_RUN, TFLITE_CLOSE = range(8, 13)
+READ_LBA, WRITE_LBA, TFLITE_OPEN, TFLITE_RUN, TFLITE_CLOSE, KV_RETRIEVE, KV_LIST = range(8, 15)
 MINUS_ONE = 2**64 - 1
 
 INPUT_SIZE, OUTPUT_SIZE = 8192, 4096
@@ -114,6 +116,7 @@ class Bench:
                 read_blocks=self._read,
                 write_blocks=self._write,
                 load_model=self._load,
+                read_values=self._values,
             ),
             context=Context(encode_arguments(self.arguments)),
             engine=self.engine,
@@ -136,6 +139,12 @@ class Bench:
     def _write(self, nsid: int, lba: int, count: int, view: memoryview) -> int:
         self.said.append(("write", nsid, lba, count, bytes(view), view.readonly))
         return count * 512
+
+    def _values(self, request: ValueRequest) -> int:
+        nsid, key, lists, target, offset = request
+        self.said.append((nsid, key, lists, len(target), offset + BASE))
+        target[:4] = b"LIST"[: len(target)] if lists else b"KEPT"[: len(target)]
+        return -errno.ENOENT if key == b"absent" else 100
 
     def _load(self, model: memoryview, processor: Processor) -> Callable[..., int]:
         if bytes(model) == b"bad":
@@ -224,6 +233,23 @@ def test_blocks_are_read_and_written_through_what_is_behind_the_helper(bench: Be
     assert bench.said == [("read", 1, 5, 2, 1024), ("write", 2, 2**40, 1, b"ABCD", True)]
 
 
+def test_values_and_keys_are_requested(bench: Bench) -> None:
+    bench.put(INPUT, b"absent and more than a key")
+    values = bench.call(
+        (KV_RETRIEVE, 2 | 9 << 32, INPUT, 2, OUTPUT, 8),
+        (KV_RETRIEVE, 2, INPUT, 6, OUTPUT + 8, 0),
+        (KV_LIST, 2, INPUT, 17, OUTPUT + 8, 4),
+        (KV_LIST, 2, INPUT, 18, OUTPUT + 12, 4),
+    )
+    assert values == [100, 2**64 - errno.ENOENT, 100, 2**64 - errno.EINVAL]
+    assert bench.get(OUTPUT, 13) == b"KEPT\xee\xee\xee\xeeLIST\xee"
+    assert bench.said == [
+        (2, b"ab", False, 8, OUTPUT),
+        (2, b"absent", False, 0, OUTPUT + 8),
+        (2, b"absent and more t", True, 4, OUTPUT + 8),
+    ]
+
+
 def test_a_model_is_loaded_once_and_run_on_many_inputs(bench: Bench) -> None:
     bench.put(INPUT, b"one two ")
     values = bench.call(
@@ -302,11 +328,18 @@ def test_levels_and_processors_that_there_are_not(bench: Bench, value: int) -> N
     assert bench.said == []
 
 
-@pytest.mark.parametrize("helper", [READ_LBA, WRITE_LBA], ids=["read", "write"])
-def test_without_grants_there_are_no_blocks(helper: int) -> None:
+@pytest.mark.parametrize(
+    ("helper", "text"),
+    [
+        (READ_LBA, "no blocks have been granted"),
+        (WRITE_LBA, "no blocks have been granted"),
+        (KV_RETRIEVE, "there are no key value namespaces here"),
+    ],
+)
+def test_without_grants_or_a_drive_nothing_is_accessed(helper: int, text: str) -> None:
     made = Bench(Engine.INTERPRETER)
-    made.put(CALLS, struct.pack("<6Q", helper, 1, 0, 1, OUTPUT, 512) + bytes(48))
-    with pytest.raises(Fault, match="no blocks have been granted"):
+    made.put(CALLS, struct.pack("<6Q", helper, 1, INPUT, 1, OUTPUT, 512) + bytes(48))
+    with pytest.raises(Fault, match=text):
         run_program(
             caller(),
             memoryview(made.memory),
@@ -323,6 +356,7 @@ READERS: dict[str, Callable[[int, int], list[tuple[int, ...]]]] = {
     "log": lambda at, length: [(LOG, 0, at, length)],
     "crc32c": lambda at, length: [(CRC32C, 0, at, length)],
     "write_lba": lambda at, length: [(WRITE_LBA, 1, 0, 1, at, length)],
+    "kv_retrieve's key": lambda at, length: [(KV_RETRIEVE, 1, at, length, OUTPUT, 8)],
     "tflite_open": lambda at, length: [(TFLITE_OPEN, at, length, 0)],
     "tflite_run's input": lambda at, length: [OPENED, (TFLITE_RUN, 1, at, length, OUTPUT, 8)],
 }
@@ -330,6 +364,8 @@ WRITERS: dict[str, Callable[[int, int], list[tuple[int, ...]]]] = {
     "arg": lambda at, length: [(ARG, 0, at, length)],
     "arg that is not there": lambda at, length: [(ARG, 99, at, length)],
     "read_lba": lambda at, length: [(READ_LBA, 1, 0, 1, at, length)],
+    "kv_retrieve": lambda at, length: [(KV_RETRIEVE, 1, INPUT, 1, at, length)],
+    "kv_list": lambda at, length: [(KV_LIST, 1, INPUT, 0, at, length)],
     "tflite_run's output": lambda at, length: [OPENED, (TFLITE_RUN, 1, INPUT, 1, at, length)],
 }
 OUTSIDE = [
@@ -390,7 +426,7 @@ numbers = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(st.integers(1, 13), *[numbers] * 5), min_size=1, max_size=6))
+@given(st.lists(st.tuples(st.integers(1, 15), *[numbers] * 5), min_size=1, max_size=6))
 def test_whatever_a_helper_is_given_it_returns_or_faults(calls: list[tuple[int, ...]]) -> None:
     made = Bench(Engine.INTERPRETER, (b"argument",))
     calls = [call for call in calls if call[0] not in (TFLITE_APU, TFLITE_VTA)]

@@ -1,5 +1,6 @@
 """`potash.h` as a C compiler sees it: every helper's call, and the small functions it brings."""
 
+import errno
 import re
 import struct
 from collections.abc import Callable
@@ -10,7 +11,15 @@ import pytest
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Helper, Level, Processor
-from potash_firmware.bpf import Engine, Outcome, Services, buffer_layout, load_program
+from nvme_spec.key_value import encode_keys
+from potash_firmware.bpf import (
+    Engine,
+    Outcome,
+    Services,
+    ValueRequest,
+    buffer_layout,
+    load_program,
+)
 from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.reserve import Extent, Space
 from potash_firmware.mailbox.shared import SharedMemory
@@ -79,6 +88,14 @@ def run(image: bytes, given: bytes = b"", arguments: tuple[bytes, ...] = ()) -> 
 
         return again
 
+    def values(request: ValueRequest) -> int:
+        said.append((request.nsid, request.key, request.lists, len(request.target)))
+        if not request.lists:
+            return 99 if len(request.key) == 3 else -errno.ENOENT
+        listed = encode_keys([b"abc", b"x"], 64)
+        request.target[: len(listed)] = listed
+        return 2
+
     outcome = run_program(
         load_program(image),
         memoryview(memory),
@@ -93,6 +110,7 @@ def run(image: bytes, given: bytes = b"", arguments: tuple[bytes, ...] = ()) -> 
             read_blocks=move("read"),
             write_blocks=move("write"),
             load_model=load,
+            read_values=values,
         ),
         context=Context(encode_arguments(arguments)),
     )
@@ -119,12 +137,17 @@ def test_every_helper_is_called_as_it_is_declared(build: Callable[[str], bytes])
 	results[11] = tflite_run(model, in + 4, 5, out + 4096, 11);
 	results[12] = tflite_close(model);
 	results[13] = tflite_open(in, 1, ON_APU);
+	results[14] = kv_retrieve(7, in, 3, out + 4096, 16);
+	results[15] = kv_list(7, in, 0, out + 4096, 64);
+	results[16] = kv_first(out + 4096)->length;
+	results[17] = kv_next(kv_first(out + 4096))->bytes[0];
+	results[18] = kv_retrieve(7, in, 2, out + 4096, 16) == KV_NO_KEY;
 """),
         b"123456789",
         (b"zero", b"one"),
     )
-    assert done.numbers[:14] == [
-        7, 8, 0, 0, 0, 3, 2**64 - 1, 0xE306_9283, 1024, 512, 1, 3, 0, 1,
+    assert done.numbers[:19] == [
+        7, 8, 0, 0, 0, 3, 2**64 - 1, 0xE306_9283, 1024, 512, 1, 3, 0, 1, 99, 2, 3, ord("x"), 1,
     ]  # fmt: skip
     assert done.output[1024:1028] == b"one\0"
     assert done.outcome.output_length == 100
@@ -139,6 +162,9 @@ def test_every_helper_is_called_as_it_is_declared(build: Callable[[str], bytes])
         ("open", b"1234", Processor.VTA),
         ("run", b"56789", 11),
         ("open", b"1", Processor.APU),
+        (7, b"123", False, 16),
+        (7, b"", True, 64),
+        (7, b"12", False, 16),
     ]
 
 

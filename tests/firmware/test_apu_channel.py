@@ -26,7 +26,7 @@ from potash_firmware.apu.channel import (
 from potash_firmware.apu.engine_worker import EngineWorker
 from potash_firmware.apu.lifecycle import Event
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem, count_event, count_restart
-from potash_firmware.mailbox import messages
+from potash_firmware.mailbox import datagrams
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,
     Execute,
@@ -37,6 +37,7 @@ from potash_firmware.mailbox.messages import (
     Read,
 )
 from potash_firmware.mailbox.shared import ROW_WORDS, Counters, Word
+from potash_firmware.mailbox.values import ReadJobValue, ReadValue
 from support.apu import CONFIG
 
 
@@ -49,6 +50,8 @@ from support.apu import CONFIG
         BlocksRead((Read(1, 2, 3, 4), Read(1, 2, 3, 4))),
         JobExecuted(5, Outcome.RETURNED, (1 << 64) - 1, Work(), 7, 10),
         Executed(5, Outcome.FAULTED),
+        ReadValue(5, 2, 512 << 10, b"k" * 17, True, 6, 7, 8, 63),
+        ReadJobValue(5, 2, 0, b"", False, 6, 7, (1 << 64) - 1, 9),
     ],
 )
 def test_messages_survive_the_channel(message: FromWorker) -> None:
@@ -72,6 +75,7 @@ def test_as_many_ranges_as_a_message_may_have_fit_in_one() -> None:
 
 
 READ = struct.pack("<QQQIxxxxQ", 1, 0, 512, 1, 0)
+VALUE = struct.pack("<BBBBIIIQQQ", 42, 0, 0xFF, 0, 1, 2, 512 << 10, 0, 0, 0)
 RETURNED = struct.pack("<BBxxIQQQ", 65, 0, 5, 0, 0, 0)
 
 
@@ -81,7 +85,7 @@ RETURNED = struct.pack("<BBxxIQQQ", 65, 0, 5, 0, 0, 0)
         b"",
         b"\x63",
         channel.encode(JOB),
-        messages.encode(Ping(1)),
+        datagrams.encode(Ping(1)),
         channel.encode(Ready()) + b"\0",
         struct.pack("<BHH4s", 67, 0x100, 5, b"text"),  # a text that ends early
         struct.pack("<BHH4s", 67, 0x100, 3, b"text"),
@@ -96,6 +100,9 @@ RETURNED = struct.pack("<BBxxIQQQ", 65, 0, 5, 0, 0, 0)
         struct.pack("<BHIQQ", 68, 1, 1, 0, 0),  # of no bytes
         struct.pack("<BH", 68, 513) + struct.pack("<IQQ", 1, 0, 512) * 513,
         struct.pack("<BH", 69, 513) + READ * 513,
+        VALUE[:3] + b"\x12" + VALUE[4:] + bytes(18),  # a key of 18 bytes
+        VALUE[:3] + b"\x02" + VALUE[4:] + b"k",  # half a key
+        VALUE[:12] + b"\x01\x00\x08\x00" + VALUE[16:],  # more room than a value has
         struct.pack("<BH", 69, 2) + READ + bytes(8) + READ[8:],  # out of order
     ],
 )
@@ -104,7 +111,7 @@ def test_anything_else_is_refused(said: bytes) -> None:
         channel.decode_from_worker(said)
 
 
-@pytest.mark.parametrize("kind", sorted(messages.KINDS.keys() - {40, 65, 66, 67, 68, 69}))
+@pytest.mark.parametrize("kind", sorted(datagrams.KINDS.keys() - {40, 42, 53, *range(65, 70)}))
 def test_no_field_is_decoded_of_a_message_that_a_worker_may_not_send(kind: int) -> None:
     with pytest.raises(ChannelError, match="no kind of message"):
         channel.decode_from_worker(bytes([kind]) + bytes(63))
@@ -114,6 +121,7 @@ def test_what_is_refused_is_so_for_its_fault_alone() -> None:
     decoded = channel.decode_from_worker(RETURNED + bytes(8 * 22))
     assert decoded == JobExecuted(5, Outcome.RETURNED, work=Work())
     assert isinstance(channel.decode_from_worker(struct.pack("<BH", 69, 1) + READ), BlocksRead)
+    assert channel.decode_from_worker(VALUE) == ReadValue(1, 2, 512 << 10, b"")
 
 
 @given(st.binary(max_size=40))

@@ -14,7 +14,7 @@ from potash_firmware.apu.compile_service import (
     RequestKind,
 )
 from potash_firmware.apu.fork_server import ForkServer
-from potash_firmware.mailbox.messages import decode, encode
+from potash_firmware.mailbox.datagrams import decode, encode
 from support.apu import CONFIG
 
 

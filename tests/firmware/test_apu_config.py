@@ -28,7 +28,8 @@ from potash_firmware.apu.model import ByteRange, Grant, Log, Snapshot
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.messages import Ping, encode
+from potash_firmware.mailbox.datagrams import encode
+from potash_firmware.mailbox.messages import Ping
 from potash_firmware.mailbox.shared import seal
 
 ONE = Config((AcceleratorConfig(0, 4096, 4096),))

@@ -17,7 +17,8 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.channel import FromWorker
 from potash_firmware.apu.engines import Engines
 from potash_firmware.mailbox import pair
-from potash_firmware.mailbox.messages import Cancel, Execute, Executed, OpenEngine, Outcome, encode
+from potash_firmware.mailbox.datagrams import encode
+from potash_firmware.mailbox.messages import Cancel, Execute, Executed, OpenEngine, Outcome
 from support.apu import program
 from support.bpf import exit_, insn, lddw, mov
 from support.engines import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from csd_spec.run_times import KINDS
 from potash_device.cores import QUERY_KINDS, Work
 from potash_firmware import mailbox
-from potash_firmware.mailbox import MailboxError, messages
+from potash_firmware.mailbox import MailboxError, datagrams, messages
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,
     MAX_READS,
@@ -48,6 +48,13 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS
+from potash_firmware.mailbox.values import (
+    MAX_OWN,
+    JobValueRead,
+    ReadJobValue,
+    ReadValue,
+    ValueRead,
+)
 
 U16 = st.integers(0, 0xFFFF)
 U32 = st.integers(0, 0xFFFF_FFFF)
@@ -84,6 +91,8 @@ EXECUTIONS = st.builds(
     U32,
     row=st.integers(0, ENGINE_ROWS),
 )
+REQUEST = U32, U32, LENGTH, st.binary(max_size=17), st.booleans(), COUNT, COUNT, U64
+RESULT = st.integers(-(1 << 63), (1 << 63) - 1)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     REQUESTS,
     st.builds(Reset, U32),
@@ -111,6 +120,10 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(JobLeft, U16, U32),
     st.builds(JobDue, U16, U32),
     st.builds(JobCounted, U16, U32, WORKS, READS, st.booleans()),
+    st.builds(ReadValue, *REQUEST, st.integers(0, 255)),
+    st.builds(ReadJobValue, *REQUEST, U16),
+    st.builds(ValueRead, U32, RESULT, st.binary(max_size=MAX_OWN)),
+    st.builds(JobValueRead, U32, RESULT, st.just(b""), U16),
     EXECUTIONS,
 )
 
@@ -119,19 +132,19 @@ A_REQUEST = Request(7, True, 0xC6, 1, (8, 0, 0x8000_0002, 0, 0, 9), 3, 32)
 
 @given(MESSAGES)
 def test_every_message_survives_the_datagram(message: Message) -> None:
-    assert messages.decode(messages.encode(message)) == message
+    assert datagrams.decode(datagrams.encode(message)) == message
 
 
 @given(EXECUTIONS, EXECUTIONS, U32)
 def test_encoded_executions_are_alike_if_only_their_tags_differ(
     first: Execute, other: Execute, tag: int
 ) -> None:
-    data = messages.encode(first)
+    data = datagrams.encode(first)
     again = mailbox.tagged(data, tag)
-    assert messages.decode(again) == replace(first, tag=tag)
+    assert datagrams.decode(again) == replace(first, tag=tag)
     assert (mailbox.tag_number(again), mailbox.nsid_of(again)) == (tag, first.nsid)
     assert mailbox.untagged(again) == mailbox.untagged(data)
-    alike = mailbox.untagged(messages.encode(other)) == mailbox.untagged(data)
+    alike = mailbox.untagged(datagrams.encode(other)) == mailbox.untagged(data)
     assert alike is (replace(other, tag=0) == replace(first, tag=0))
 
 
@@ -139,7 +152,7 @@ def test_encoded_executions_are_alike_if_only_their_tags_differ(
 def test_the_answer_of_a_program_that_has_returned_is_told_from_all_others(
     message: Message,
 ) -> None:
-    data = messages.encode(message)
+    data = datagrams.encode(message)
     is_plain = (
         isinstance(message, Executed)
         and message.outcome is Outcome.RETURNED
@@ -155,31 +168,31 @@ def test_the_answer_of_a_program_that_has_returned_is_told_from_all_others(
 @given(st.binary(max_size=80))
 def test_arbitrary_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
-        message = messages.decode(data)
+        message = datagrams.decode(data)
     except MailboxError:
         return
-    assert len(messages.encode(message)) == len(data)
+    assert len(datagrams.encode(message)) == len(data)
 
 
 def test_a_request_is_laid_out_in_little_endian_dwords() -> None:
     expected = struct.pack("<4B10I", 1, 1, 0xC6, 0, 7, 1, 8, 0, 0x8000_0002, 0, 0, 9, 3, 32)
-    assert messages.encode(A_REQUEST) == expected
+    assert datagrams.encode(A_REQUEST) == expected
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 43])
 def test_a_truncated_datagram_is_refused(cut: int) -> None:
     with pytest.raises(MailboxError):
-        messages.decode(messages.encode(A_REQUEST)[:cut])
+        datagrams.decode(datagrams.encode(A_REQUEST)[:cut])
 
 
 def test_a_datagram_with_bytes_to_spare_is_refused() -> None:
     with pytest.raises(MailboxError, match="Request"):
-        messages.decode(messages.encode(A_REQUEST) + b"\0")
+        datagrams.decode(datagrams.encode(A_REQUEST) + b"\0")
 
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(MailboxError, match="no kind of message"):
-        messages.decode(b"\x63" + bytes(7))
+        datagrams.decode(b"\x63" + bytes(7))
 
 
 @pytest.mark.parametrize(
@@ -190,10 +203,10 @@ def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
 ) -> None:
     cdws = (0, 0, 0, 0, 0, 0)
     with pytest.raises(MailboxError):
-        messages.encode(Request(1, True, 0xC2, 0, cdws, slot, length))
+        datagrams.encode(Request(1, True, 0xC2, 0, cdws, slot, length))
     raw = struct.pack("<4B8IiI", 1, 1, 0xC2, 0, 1, 0, *cdws, slot, length)
     with pytest.raises(MailboxError):
-        messages.decode(raw)
+        datagrams.decode(raw)
 
 
 @pytest.mark.parametrize(
@@ -217,27 +230,27 @@ def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
 )
 def test_a_field_out_of_range_cannot_be_sent(message: Message) -> None:
     with pytest.raises(MailboxError):
-        messages.encode(message)
+        datagrams.encode(message)
 
 
 def test_a_check_names_its_ranges_behind_its_namespace() -> None:
     expected = struct.pack("<BxHIIQQ", 8, 1, 7, 2, 4096, 512)
-    assert messages.encode(ReadCheck(7, 2, ((4096, 512),))) == expected
-    assert messages.encode(ReadChecked(7, 5, 4096)) == struct.pack("<BxxxIIxxxxQ", 9, 7, 5, 4096)
+    assert datagrams.encode(ReadCheck(7, 2, ((4096, 512),))) == expected
+    assert datagrams.encode(ReadChecked(7, 5, 4096)) == struct.pack("<BxxxIIxxxxQ", 9, 7, 5, 4096)
 
 
 def test_ranges_must_be_as_many_as_announced() -> None:
     raw = struct.pack("<BBHIHxxQIQQ", 5, 0, 0, 1, 2, 0, 1, 4096, 4096)
     with pytest.raises(MailboxError, match="2 ranges"):
-        messages.decode(raw)
+        datagrams.decode(raw)
 
 
 def test_an_execution_names_program_parameters_and_ranges() -> None:
     message = Execute(7, 3, 300, (1, 2), (MemoryRange(256, 4096, 8192),), 32)
     expected = struct.pack("<BBHIIIQQQ QQQ", 39, 1, 0, 7, 3, 32, 300, 1, 2, 256, 4096, 8192)
-    assert messages.encode(message) == expected
+    assert datagrams.encode(message) == expected
     answer = struct.pack("<BBxxIQ", 40, 0, 7, 1 << 63)
-    assert messages.encode(Executed(7, Outcome.RETURNED, 1 << 63)) == answer
+    assert datagrams.encode(Executed(7, Outcome.RETURNED, 1 << 63)) == answer
 
 
 @pytest.mark.parametrize(
@@ -258,10 +271,10 @@ def test_an_execution_names_program_parameters_and_ranges() -> None:
 )
 def test_a_malformed_message_of_an_execution_is_refused(raw: bytes) -> None:
     with pytest.raises(MailboxError):
-        messages.decode(raw)
+        datagrams.decode(raw)
 
 
 def test_the_longest_message_has_a_length() -> None:
     """A constant, as to compile all messages takes 4 ms."""
-    records = [messages.RECORDS[kind] for kind in get_args(messages.Message)]
+    records = [datagrams.RECORDS[kind] for kind in get_args(messages.Message)]
     assert max(record.largest for record in records) == messages.MAX_DATAGRAM

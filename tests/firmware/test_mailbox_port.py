@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_firmware.mailbox import QUEUE_LIMIT, ApuPort, MailboxError, RpuPort, messages, pair
+from potash_firmware.mailbox import QUEUE_LIMIT, ApuPort, MailboxError, RpuPort, datagrams, pair
 from potash_firmware.mailbox.messages import (
     Execute,
     Forget,
@@ -196,7 +196,7 @@ def test_a_message_without_its_descriptor_or_with_another_is_refused(
 ) -> None:
     mine, port = raw
     before = len(os.listdir("/proc/self/fd"))
-    socket.send_fds(mine, [messages.encode(message)], [0] * descriptors)
+    socket.send_fds(mine, [datagrams.encode(message)], [0] * descriptors)
     with pytest.raises(MailboxError, match="descriptor"):
         port.receive()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -206,6 +206,6 @@ def test_the_rpu_takes_no_descriptors() -> None:
     mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with mine, RpuPort(other) as port:
         before = len(os.listdir("/proc/self/fd"))
-        socket.send_fds(mine, [messages.encode(Reply(1, 0))], [0])
+        socket.send_fds(mine, [datagrams.encode(Reply(1, 0))], [0])
         assert port.receive() == Reply(1, 0)
         assert len(os.listdir("/proc/self/fd")) == before

@@ -43,6 +43,7 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.mailbox.shared import Counters, SharedMemory
+from potash_firmware.mailbox.values import ReadJobValue, ReadValue
 from support.bpf_elf import Name, Part, elf, text
 from support.processes import children, descendants, name
 
@@ -81,6 +82,8 @@ class Board:
         self.counted: list[JobCounted] = []
         self.left: list[JobLeft] = []
         self.hold_due = False
+        self.values: list[ReadValue | ReadJobValue] = []
+        """Requests for values, which the test answers."""
         self._tags = count(1)
         self._answers: dict[int, Reply | ResetDone] = {}
         self._seen: set[int] = set()
@@ -233,6 +236,8 @@ class Board:
                     self.port.send(JobDue(message.accelerator, message.job))
             case JobLeft():
                 self.left.append(message)
+            case ReadValue() | ReadJobValue():
+                self.values.append(message)
 
     # Commands
 

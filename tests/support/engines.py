@@ -24,6 +24,7 @@ from potash_firmware.mailbox.messages import (
     ToRpu,
 )
 from potash_firmware.mailbox.shared import SharedMemory, seal
+from potash_firmware.mailbox.values import ReadValue
 from support.apu import Board
 from support.bpf import DW, LDX, MEM, STX, insn
 from support.bpf_elf import ALLOC, OBJECT, WRITE, Name, Part, elf, text
@@ -110,6 +111,14 @@ class EngineBoard(Board):
         data: bytes = b"",
     ) -> tuple[Outcome, int]:
         return self.end_of(self.begin(program, *ranges, parameters=parameters, data=data))
+
+    def value(self) -> ReadValue:
+        """The request for a value of an execution, of which there has been no other."""
+        self.until(lambda: bool(self.values))
+        (found,) = self.values
+        assert isinstance(found, ReadValue)
+        self.values.clear()
+        return found
 
     def cancel(self, tag: int) -> None:
         self.port.send(Cancel(tag))

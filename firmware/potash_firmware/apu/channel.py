@@ -11,17 +11,15 @@ from typing import Annotated, cast, get_args
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu.model import ByteRange, Grant
 from potash_firmware.mailbox import MailboxError
+from potash_firmware.mailbox.datagrams import decode, encode, kinds_of, message
 from potash_firmware.mailbox.messages import (
     Execute,
     Executed,
     Outcome,
     Read,
-    decode,
-    encode,
-    kinds_of,
-    message,
     require_order,
 )
+from potash_firmware.mailbox.values import JobValueRead, ReadJobValue, ReadValue, ValueRead
 from potash_wire.records import BOOL, I32, U64, At, Number, Range, Stored
 
 __all__ = ["encode"]
@@ -158,11 +156,14 @@ class Exited:
 ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
 """The outcomes that a worker may report."""
 
-FromWorker = Ready | Line | Gathered | BlocksRead | Executed | JobExecuted
+FromWorker = (
+    Ready | Line | Gathered | BlocksRead | Executed | JobExecuted | ReadValue | ReadJobValue
+)
 
 ToForkServer = Spawn | Kill | LoadQueries
 
 _TO_WORKER = kinds_of(Execute, ExecuteJob)
+_VALUES_READ = kinds_of(ValueRead, JobValueRead)
 _FROM_WORKER = kinds_of(*get_args(FromWorker))
 _TO_FORK_SERVER = kinds_of(Spawn, Kill, LoadQueries)
 _FROM_FORK_SERVER = kinds_of(Exited)
@@ -171,6 +172,11 @@ _FROM_FORK_SERVER = kinds_of(Exited)
 def decode_execution(data: bytes) -> Execute:
     """The execution that the service sent to a worker."""
     return cast(Execute, decode(data, _TO_WORKER))
+
+
+def decode_value(data: bytes) -> ValueRead | JobValueRead:
+    """The answer to a request for a value."""
+    return cast(ValueRead | JobValueRead, decode(data, _VALUES_READ))
 
 
 def decode_request(data: bytes) -> ToForkServer:

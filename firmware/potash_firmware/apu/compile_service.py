@@ -28,7 +28,7 @@ from potash_firmware import extensions
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.process import close_others, confine_compiler, fork, yield_to_others
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.messages import decode, encode, kinds_of, message
+from potash_firmware.mailbox.datagrams import decode, encode, kinds_of, message
 from potash_firmware.mailbox.shared import SharedMemory
 from potash_firmware.tflite import OPERATOR_GROUP
 from potash_wire.records import BOOL, U64, Stored

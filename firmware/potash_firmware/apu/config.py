@@ -14,7 +14,7 @@ from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.messages import decode, encode, kinds_of, message
+from potash_firmware.mailbox.datagrams import decode, encode, kinds_of, message
 from potash_firmware.mailbox.shared import ENGINE_ROWS, ArenaPlan, seal
 from potash_wire.records import (
     BOOL,

@@ -12,6 +12,7 @@ from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.machine import Placed
 from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, MemoryRange, Outcome
 from potash_firmware.mailbox.shared import unshared_row
+from potash_firmware.mailbox.values import MAX_OWN, ReadValue
 
 
 class EngineWorker(ProgramWorker):
@@ -60,6 +61,16 @@ class EngineWorker(ProgramWorker):
 
     def _query(self, request: bytes | memoryview, file: memoryview, output: memoryview) -> int:
         return self._queries.piece(request, MemorySource(file, self._counter), output)
+
+    def _value_message(self, request: bpf.ValueRequest) -> ReadValue:
+        fields, size = self._value_fields(request), len(request.target)
+        for index, (first, length) in enumerate(self._space.places):
+            offset = request.offset - first
+            if 0 <= offset <= length - size:
+                return ReadValue(*fields, offset, index)
+        if size > MAX_OWN:
+            raise ValueError(f"more than {MAX_OWN} bytes are read into one memory range only")
+        return ReadValue(*fields)
 
     def _prepare(self, message: Execute) -> None:
         """Place the program that an execution names, and map its ranges."""

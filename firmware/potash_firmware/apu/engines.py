@@ -36,6 +36,7 @@ from potash_firmware.mailbox.messages import (
     ShareMemory,
     ShareProgram,
 )
+from potash_firmware.mailbox.values import MAX_OWN, NO_RANGE, ReadValue, ValueRead
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,18 @@ class _Execution:
     names: frozenset[int]
     ended: Outcome = Outcome.LOST
     """The outcome if its worker exits."""
+    reading: bool = False
+    """It waits for a value."""
+
+    def may_read(self, message: ReadValue) -> bool:
+        """True if its program may make this request now: it has no other one, and there is room
+        for the value."""
+        if self.reading or self.tag != message.tag:
+            return False
+        if message.range == NO_RANGE:
+            return message.room <= MAX_OWN
+        lengths = [item.length for item in self.message.ranges[message.range :]]
+        return message.offset + message.room <= (lengths or [-1])[0]
 
     def in_place(self, worker: Worker) -> tuple[bool, bool, int]:
         """The rank of a worker by what it has: best is the same program on the same ranges, where a
@@ -110,6 +123,8 @@ class Engines:
                 self._execute(message)
             case Cancel(tag):
                 any(engine.cancel(tag) for engine in self._engines.values())
+            case ValueRead():
+                any(engine.answer(message) for engine in self._engines.values())
             case ShareMemory() | ShareProgram():
                 self._share(message)
             case Forget(handle):
@@ -282,6 +297,15 @@ class _Engine:
                 return True
         return False
 
+    def answer(self, message: ValueRead) -> bool:
+        """Pass a value on, if one of this engine's executions waits for it."""
+        for worker, execution in self._running.items():
+            if execution.tag == message.tag and execution.reading:
+                execution.reading = False
+                self._supervisor.answer(worker, message)
+                return True
+        return False
+
     def cancel_all(self) -> None:
         self._drop_waiting(Outcome.CANCELLED)
         for worker in self._running:
@@ -310,6 +334,9 @@ class _Engine:
                 self._hand_over()
             case Line(kind, text):
                 self.log.add(kind, text)
+            case ReadValue() if execution is not None and execution.may_read(message):
+                execution.reading = True
+                self._engines.send(message)
             case Executed(tag, outcome) if (
                 type(message) is Executed
                 and outcome in ANSWERS

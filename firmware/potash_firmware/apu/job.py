@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from potash_firmware.apu import blocks
 from potash_firmware.apu.channel import RANGES_AT_ONCE, BlocksRead, ChannelError, ExecuteJob
-from potash_firmware.apu.config import NamespaceConfig
+from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.work_counter import MOST_READS
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import Executed, ReadChecked
+from potash_firmware.mailbox.values import ReadJobValue
 
 MOST_OF_READS = MOST_READS // RANGES_AT_ONCE
 """Messages about the blocks that a job has read: all that an honest worker sends."""
@@ -106,6 +107,13 @@ class Job:
         if any(item.first + item.length > sizes.get(item.nsid, 0) for item in message.reads):
             raise ChannelError("a worker has sent reads of blocks that its job may not read")
         self.reads.append(message)
+
+    def require_readable(self, message: ReadJobValue, accelerator: AcceleratorConfig) -> None:
+        """Raise ChannelError for a request for a value that its program cannot have made."""
+        its = message.tag == self.message.tag and message.accelerator == accelerator.id
+        room = accelerator.plan.writes_offset
+        if self.ending is not None or not its or message.offset + message.room > room:
+            raise ChannelError(f"a worker has sent {message}")
 
 
 def _may_write(

@@ -53,6 +53,7 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from potash_firmware.mailbox.shared import Word, add, seal
+from potash_firmware.mailbox.values import JobValueRead, ReadJobValue
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Jobs:
     def handle(self, message: JobMessage) -> None:
         """Follow a message of the RPU."""
         match message:
-            case JobDue(key) | JobOverdue(key):
+            case JobDue(key) | JobOverdue(key) | JobValueRead(accelerator=key):
                 asker = self.runners.get(key)
             case ReadChecked(tag) | WriteBackDone(tag):
                 asker = self._asked.pop(tag, None)
@@ -134,12 +135,14 @@ class JobRunner:
         """The program that the worker has: its handle and its image."""
         self._writing = False
         """The RPU has not answered a write-back, for which it reads the arena."""
+        self._reading = False
+        """The RPU has not answered a request for a value, which it copies to the arena."""
 
     @property
     def idle(self) -> bool:
         """True if no job uses the accelerator, and neither a worker nor the RPU its arena."""
         ending = self._worker is not None and self._worker.ending
-        return not (self._accelerator.busy or ending or self._writing)
+        return not (self._accelerator.busy or ending or self._writing or self._reading)
 
     def prepare(self) -> Worker:
         """Have a worker, which is returned."""
@@ -301,7 +304,7 @@ class JobRunner:
         job, jobs = self._job, self._jobs
         if self._accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
             return
-        if job.checks or self._writing:
+        if job.checks or self._writing or self._reading:
             return
         worker = self.prepare()
         if not jobs.supervisor.suits(worker, job.program) or worker.ending:
@@ -341,6 +344,10 @@ class JobRunner:
                 job.gather(gathered, self._jobs.namespaces, room)
             case BlocksRead() if job is not None:
                 job.keep_reads(message, self._jobs.namespaces)
+            case ReadJobValue() if job is not None and not self._reading:
+                job.require_readable(message, self._accelerator.config)
+                self._reading = True
+                self._jobs.send(message)
             case Executed() if job is not None:
                 self._handle_end(worker, job, message)
             case _:
@@ -404,6 +411,11 @@ class JobRunner:
         job, accelerator = self._job, self._accelerator
         if isinstance(message, ReadChecked):
             self._handle_check(message)
+        elif isinstance(message, JobValueRead):
+            self._reading = False
+            if self._worker is not None and job is not None and job.message.tag == message.tag:
+                self._jobs.supervisor.answer(self._worker, message)
+            self._hand_over()
         elif isinstance(message, WriteBackDone):
             self._writing = False
             if accelerator.state is JobState.WRITING and job is not None:

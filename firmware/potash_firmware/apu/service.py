@@ -27,6 +27,7 @@ from potash_firmware.apu.model import StateArea, Subsystem, count_restart
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, messages
 from potash_firmware.mailbox.shared import Counters
+from potash_firmware.mailbox.values import JobValueRead
 from potash_firmware.waiting import READ, WRITE, Waiting, earliest
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,7 @@ class Service:
                 | messages.WriteBackDone()
                 | messages.JobDue()
                 | messages.JobOverdue()
+                | JobValueRead()
             ):
                 self._jobs.handle(message)
             case messages.Ping(tag):

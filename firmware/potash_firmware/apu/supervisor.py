@@ -23,9 +23,8 @@ from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.process import Forked, close_others, fork
 from potash_firmware.mailbox import is_returned, tag_of, untagged
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import (
-    Execute,
-)
+from potash_firmware.mailbox.messages import Execute
+from potash_firmware.mailbox.values import JobValueRead, ValueRead
 
 log = logging.getLogger(__name__)
 
@@ -292,6 +291,14 @@ class Supervisor:
         except OSError as error:
             # It has exited, or has left so much in its channel that no more can be sent.
             log.warning("an execution did not reach its worker: %s", error)
+            self.kill(worker)
+
+    def answer(self, worker: Worker, message: ValueRead | JobValueRead) -> None:
+        """Answer a request of a worker's program."""
+        try:
+            worker.send(channel.encode(message), ())
+        except OSError as error:  # as above
+            log.warning("an answer did not reach its worker: %s", error)
             self.kill(worker)
 
     def finish(self, worker: Worker) -> None:

@@ -89,8 +89,14 @@ class WorkCounter:
         if len(self.reads) >= MOST_READS:
             self.moved(length)
         elif length:
-            work = self.work
-            self.reads.append(Read(self._price(work), nsid, first, length, _moved(work)))
+            at, moved = self.position
+            self.reads.append(Read(at, nsid, first, length, moved))
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The job's time on its core so far, and the bytes that it has moved in DRAM."""
+        work = self.work
+        return self._price(work), _moved(work)
 
 
 def _moved(work: Work) -> int:

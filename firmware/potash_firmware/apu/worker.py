@@ -42,7 +42,16 @@ from potash_firmware.mailbox.messages import (
     Executed,
     Outcome,
 )
-from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
+from potash_firmware.mailbox.shared import (
+    SLOT_SIZE,
+    Counters,
+    Row,
+    SharedMemory,
+    Word,
+    add,
+    unshared_row,
+)
+from potash_firmware.mailbox.values import ReadJobValue, ReadValue
 
 if TYPE_CHECKING:
     from potash_firmware.apu.models import Models
@@ -92,6 +101,8 @@ class Worker:
         """Descriptors of what the last execution named, by handle."""
         self._last = b""
         """The datagram of the last execution without its tag."""
+        self._tag = b""
+        """The bytes of that tag."""
         self._again: Callable[[], int] | None = None
         """Runs the last execution again, where nothing but that is to be done for another one like
         it."""
@@ -113,12 +124,12 @@ class Worker:
             pass  # the service has exited, or does not need this worker any more
 
     def _receive(self, data: bytes, descriptors: Sequence[int]) -> None:
-        last, self._last = self._last, untagged(data)
+        last, self._last, self._tag = self._last, untagged(data), tag_of(data)
         if self._again is None or self._last != last or descriptors:
             self._perform(channel.decode_execution(data), descriptors)
             return
         try:
-            answer = returned(tag_of(data), self._again())
+            answer = returned(self._tag, self._again())
         except Exception as error:  # noqa: BLE001 - `_failed` reports it
             answer = channel.encode(self._failed(channel.decode_execution(data), error))
         self._service.send(answer, socket.MSG_NOSIGNAL)
@@ -239,6 +250,7 @@ class ProgramWorker(Worker):
             log=self._log,
             load_model=lambda model, processor: self._models.load(model, processor),
             called=None if self._counter is None else self._counter.called,
+            read_values=self._read_values,
         )
 
     @cached_property
@@ -253,6 +265,30 @@ class ProgramWorker(Worker):
         count_cycles = config.count_cycles and row is not None
         meter = Meter(row, count_cycles=count_cycles, counter=self._counter)
         return Models(config.vta, meter, self._compiler.model, config.vta_threads)
+
+    def _read_values(self, request: bpf.ValueRequest) -> int:
+        """Have the RPU read a value, or keys, and wait for it."""
+        self._send(self._value_message(request))
+        data = self._service.recv(channel.MAX_MESSAGE)
+        if not data:
+            raise ConnectionResetError("the service has exited")
+        read = channel.decode_value(data)
+        request.target[: len(read.data)] = read.data
+        return read.result
+
+    def _value_message(self, request: bpf.ValueRequest) -> ReadValue | ReadJobValue:
+        """The message of a request. Raises ValueError for a target that no value can be copied
+        to."""
+        raise NotImplementedError
+
+    def _value_fields(
+        self, request: bpf.ValueRequest
+    ) -> tuple[int, int, int, bytes, bool, int, int]:
+        """The fields of the message of a request, but for the place of the target."""
+        room = min(len(request.target), SLOT_SIZE)  # no value is longer
+        at, moved = (0, 0) if self._counter is None else self._counter.position
+        tag = int.from_bytes(self._tag, "little")
+        return tag, request.nsid, room, request.key, request.lists, at, moved
 
     def _run_on_engine(self, run: Callable[[bpf.Engine], bpf.Outcome]) -> bpf.Outcome:
         """Have `run` run a program, for which it prepares it if it has not; on the interpreter if
@@ -375,6 +411,10 @@ class JobWorker(ProgramWorker):
                 view = self._memory[at : at + item.length]
                 read_media(media[item.nsid], item.nsid, item.first, view)
                 at += item.length
+
+    def _value_message(self, request: bpf.ValueRequest) -> ReadJobValue:
+        fields = self._value_fields(request)
+        return ReadJobValue(*fields, request.offset, self._accelerator.id)
 
     def _read_blocks(self, nsid: int, lba: int, count: int, into: memoryview) -> int:
         length = self._blocks.read(nsid, lba, count, into)

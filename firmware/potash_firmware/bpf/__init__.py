@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ProgramError,
         VerificationError,
     )
-    from potash_firmware.bpf.helpers import Services
+    from potash_firmware.bpf.helpers import Services, ValueRequest
     from potash_firmware.bpf.machine import (
         INSTRUCTION_LIMIT,
         Outcome,
@@ -45,6 +45,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "Services",
+    "ValueRequest",
     "VerificationError",
     "buffer_layout",
     "helper_names",

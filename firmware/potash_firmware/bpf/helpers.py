@@ -6,12 +6,14 @@ pointer is checked before anything is done, and whatever goes wrong behind a hel
 program with a fault instead of unwinding through it.
 """
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from csd_spec.program import NO_ARGUMENT, Level, Processor
 from csd_spec.program import Helper as HelperNumber
+from csd_spec.values import LONGEST_FIRST
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import added
 from potash_firmware.bpf.arena import Arena
@@ -28,6 +30,8 @@ MAX_MODELS = 8
 MAX_MODEL_BYTES = 64 << 20
 """Bytes that they have together: what is loaded is held outside the arena."""
 
+_MASK = (1 << 64) - 1
+
 Infer = Callable[[memoryview, memoryview, memoryview], int]
 """Runs a model: its bytes and its inputs in, its outputs into the third; returns their length."""
 
@@ -38,6 +42,23 @@ length."""
 MoveBlocks = Callable[[int, int, int, memoryview], int]
 """Reads into the view, or writes from it: namespace, first block, blocks; returns their bytes."""
 
+
+class ValueRequest(NamedTuple):
+    """A program's request to a key value namespace: for a value, or for keys."""
+
+    nsid: int
+    key: bytes
+    """The key of the value, or the first key of the list."""
+    lists: bool
+    target: memoryview
+    offset: int
+    """The place of the target in the program's memory."""
+
+
+ReadValues = Callable[[ValueRequest], int]
+"""Reads into the target as much as there is room for; returns the size of the whole value, or the
+number of keys, or else a negated errno."""
+
 HELPER_NUMBERS = frozenset(HelperNumber) | {TRAP}
 
 Result = TypeVar("Result")
@@ -46,6 +67,10 @@ Choice = TypeVar("Choice", Level, Processor)
 
 def _refuse_blocks(nsid: int, lba: int, count: int, view: memoryview) -> NoReturn:
     raise ValueError("no blocks have been granted")
+
+
+def _refuse_values(request: ValueRequest) -> NoReturn:
+    raise ValueError("there are no key value namespaces here")
 
 
 def _refuse_model(model: memoryview, processor: Processor) -> NoReturn:
@@ -65,6 +90,7 @@ class Services:
     log: Callable[[Level, str], None] | None = None
     read_blocks: MoveBlocks = _refuse_blocks
     write_blocks: MoveBlocks = _refuse_blocks
+    read_values: ReadValues = _refuse_values
     load_model: Callable[[memoryview, Processor], Model] = _refuse_model
     called: Callable[[], None] | None = None
     """Called before each call of a helper."""
@@ -205,6 +231,24 @@ class Helpers:
         write = self.services.write_blocks
         return self._do(HelperNumber.WRITE_LBA, lambda: write(nsid, lba, count, view))
 
+    def kv_retrieve(self, nsid: int, key: int, key_length: int, target: int, room: int) -> int:
+        """`kv_retrieve(u32 nsid, const void *key, u64 key_length, void *to, u64 room)`: a value of
+        a key value namespace, as much of it as there is room for.
+
+        Returns its whole size, or a negated errno.
+        """
+        request = self._request(nsid, key, key_length, target, room, lists=False)
+        return self._read_values(HelperNumber.KV_RETRIEVE, request)
+
+    def kv_list(self, nsid: int, first: int, first_length: int, target: int, room: int) -> int:
+        """`kv_list(u32 nsid, const void *first, u64 first_length, void *to, u64 room)`: keys from
+        the first one that is not before `first` on, as many as there is room for.
+
+        They have the format of the List command. Returns their number, or a negated errno.
+        """
+        request = self._request(nsid, first, first_length, target, room, lists=True)
+        return self._read_values(HelperNumber.KV_LIST, request)
+
     def tflite_open(self, model: int, length: int, processor: int, _4: int, _5: int) -> int:
         """`tflite_open(const void *model, u64 length, u32 processor)`: a handle, 1 to MAX_MODELS.
 
@@ -240,6 +284,19 @@ class Helpers:
         self._opened(HelperNumber.TFLITE_CLOSE, handle)
         del self._models[handle]
         return 0
+
+    def _request(
+        self, nsid: int, key: int, key_length: int, target: int, room: int, *, lists: bool
+    ) -> ValueRequest:
+        view = self.arena.bytes_at(target, room, write=True)
+        first = bytes(self.arena.bytes_at(key, key_length)[: LONGEST_FIRST + 1])
+        return ValueRequest(nsid & 0xFFFF_FFFF, first, lists, view, target - self.arena.base)
+
+    def _read_values(self, number: HelperNumber, request: ValueRequest) -> int:
+        if len(request.key) > LONGEST_FIRST:
+            return -errno.EINVAL & _MASK
+        read = self.services.read_values
+        return self._do(number, lambda: read(request)) & _MASK
 
     def _opened(self, number: HelperNumber, handle: int) -> Model:
         opened = self._models.get(handle)

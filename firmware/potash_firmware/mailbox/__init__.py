@@ -2,8 +2,8 @@
 
 Its two ends are a connected pair of sockets for datagrams, and never wait. Messages that the socket
 does not accept immediately are queued. The number of commands in flight is that of the transfer
-slots, so the queue is full only if the other end does not read any more. `messages` defines the
-contents of datagrams.
+slots, so the queue is full only if the other end does not read any more. `messages` and `values`
+define the contents of datagrams.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from collections import deque
 from typing import Generic, Self, TypeVar, cast, get_args
 
 from potash_device.trace import COMPUTE, Trace
-from potash_firmware.mailbox import messages
+from potash_firmware.mailbox import datagrams, messages
 from potash_firmware.mailbox.messages import (
     EXECUTED,
     NO_DESCRIPTOR,
@@ -38,7 +38,7 @@ QUEUE_LIMIT = 1024
 class _Port(Generic[Sent, Received]):
     """One end; owns its socket. A context manager."""
 
-    KINDS: messages.Kinds
+    KINDS: datagrams.Kinds
     """The messages that come to this end."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -94,14 +94,14 @@ class _Port(Generic[Sent, Received]):
         descriptor = NO_DESCRIPTOR
         if isinstance(message, WithDescriptor) and message.descriptor != NO_DESCRIPTOR:
             descriptor = message.descriptor
-        self.send_encoded(messages.encode(message), descriptor)
+        self.send_encoded(datagrams.encode(message), descriptor)
 
     def send_encoded(self, data: bytes, descriptor: int = NO_DESCRIPTOR) -> None:
         """Send a message that is encoded already, otherwise as `send`."""
         if self.closed or self._deaf:
             return
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.send", _describe(messages.decode(data)))
+            self.trace.sink("mailbox.send", _describe(datagrams.decode(data)))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
         if descriptor != NO_DESCRIPTOR:
@@ -180,7 +180,7 @@ class _Port(Generic[Sent, Received]):
         return self._socket.recv(messages.MAX_DATAGRAM + 1)
 
     def _message(self, data: bytes) -> Received:
-        return cast(Received, messages.decode(data, self.KINDS))
+        return cast(Received, datagrams.decode(data, self.KINDS))
 
 
 def _close(descriptor: int) -> None:
@@ -195,7 +195,7 @@ def _describe(message: messages.Message) -> dict[str, object]:
 class RpuPort(_Port[messages.ToApu, messages.ToRpu]):
     """The RPU's end: sends requests, receives replies."""
 
-    KINDS = messages.kinds_of(*get_args(messages.ToRpu))
+    KINDS = datagrams.kinds_of(*get_args(messages.ToRpu))
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__(end)
@@ -210,7 +210,7 @@ class RpuPort(_Port[messages.ToApu, messages.ToRpu]):
 class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
     """The APU's end: receives requests, and the descriptors of what is shared; sends replies."""
 
-    KINDS = messages.kinds_of(*get_args(messages.ToApu))
+    KINDS = datagrams.kinds_of(*get_args(messages.ToApu))
     _descriptor = NO_DESCRIPTOR
     """The descriptor that came with the datagram that is being decoded."""
 

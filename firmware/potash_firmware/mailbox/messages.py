@@ -1,20 +1,20 @@
 """The messages between the RPU and the APU, in the role that rpmsg has on the board.
 
-One message is one datagram: a kind in the first byte, then the fields of that kind, little endian,
-as `potash_wire.records` stores them. This module defines the interface of the two processors;
-ports transport datagrams, and bulk data is in the memory of `shared`.
+This module defines the interface of the two processors; one message is one datagram. Ports
+transport datagrams, and bulk data is in the memory of `shared`.
 
 Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, IntFlag
 from itertools import count
-from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Annotated, NamedTuple
 
 from potash_device.cores import LARGEST_COUNT, Count, Work
-from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS, MailboxError
+from potash_firmware.mailbox.datagrams import fields, message
+from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS
+from potash_firmware.mailbox.values import JobValueRead, ReadJobValue, ReadValue, ValueRead
 from potash_wire.records import (
     BOOL,
     I32,
@@ -27,65 +27,8 @@ from potash_wire.records import (
     At,
     Number,
     Range,
-    Record,
     Stored,
-    WireError,
 )
-
-T = TypeVar("T")
-
-Kinds = dict[int, Record[Any]]
-"""Records of messages, by the first byte of a datagram."""
-
-KINDS: Kinds = {}
-"""The records of all messages."""
-RECORDS: dict[type[Any], Record[Any]] = {}
-
-
-@dataclass_transform(frozen_default=True)
-def _fields(declared: type[T]) -> type[T]:
-    """A dataclass that mypy takes for a frozen one. To freeze it would take as long again when this
-    module is imported, and for each message that is made."""
-    return dataclass(slots=True)(declared)
-
-
-@dataclass_transform(frozen_default=True)
-def message(kind: int) -> Callable[[type[T]], type[T]]:
-    """Make a class a dataclass, and the message of a kind, stored as its annotations say."""
-
-    def register(declared: type[T]) -> type[T]:
-        made = _fields(declared)
-        KINDS[kind] = RECORDS[made] = Record(made, prefix=kind)
-        return made
-
-    return register
-
-
-def encode(message: Any) -> bytes:
-    """One datagram. Raises MailboxError if a field's value is out of range."""
-    try:
-        return RECORDS[type(message)].encode(message)
-    except WireError as error:
-        raise MailboxError(str(error)) from None
-
-
-def kinds_of(*messages: type[Any]) -> Kinds:
-    """The records of some messages, for a receiver that `decode` is to read no others for."""
-    return {kind: record for kind, record in KINDS.items() if record in map(RECORDS.get, messages)}
-
-
-def decode(data: bytes, kinds: Kinds = KINDS) -> Any:
-    """The message in a datagram. Raises MailboxError for anything that `encode` did not make, and
-    for a message that is not of one of the `kinds`, before its fields are decoded."""
-    record = kinds.get(data[0]) if data else None
-    if record is None:
-        start = data[:1].hex() or "nothing"
-        raise MailboxError(f"a datagram starts with {start}, which is no kind of message here")
-    try:
-        return record.decode(data)
-    except WireError as error:
-        raise MailboxError(str(error)) from None
-
 
 NO_SLOT = -1
 """The slot of a request without data."""
@@ -295,7 +238,7 @@ class MemoryRange(NamedTuple):
     length: _AtLeastOne
 
 
-@_fields
+@fields
 class _Share:
     handle: Annotated[U64, Range(FIRST_HANDLE, (1 << 64) - 1), At(8)]
     length: _AtLeastOne
@@ -408,7 +351,15 @@ class Cancel:
 
 
 ExecutionToApu = (
-    ShareMemory | ShareProgram | Forget | CheckProgram | OpenEngine | CloseEngine | Execute | Cancel
+    ShareMemory
+    | ShareProgram
+    | Forget
+    | CheckProgram
+    | OpenEngine
+    | CloseEngine
+    | Execute
+    | Cancel
+    | ValueRead
 )
 
 WithDescriptor = ShareMemory | ShareProgram | Execute
@@ -434,7 +385,7 @@ class Read(NamedTuple):
     moved: Annotated[Count, At(32)] = 0
 
 
-@_fields
+@fields
 class _OfJob:
     accelerator: Annotated[U16, At(2)]
     job: U32
@@ -484,12 +435,13 @@ def require_order(reads: tuple[Read, ...]) -> None:
         raise ValueError("reads are out of order")
 
 
-JobMessage = ReadChecked | WriteBackDone | JobDue | JobOverdue
+JobMessage = ReadChecked | WriteBackDone | JobDue | JobOverdue | JobValueRead
 """The messages about a job in progress."""
 
 ToApu = Request | Reset | Ping | JobMessage | ExecutionToApu
 _AboutJobs = JobEnded | JobBegan | JobCounted | JobLeft
-ToRpu = Reply | WriteBack | ReadCheck | ResetDone | Alive | ProgramChecked | Executed | _AboutJobs
+_AboutPrograms = ProgramChecked | Executed | ReadValue | ReadJobValue
+ToRpu = Reply | WriteBack | ReadCheck | ResetDone | Alive | _AboutJobs | _AboutPrograms
 Message = ToApu | ToRpu
 
 MAX_DATAGRAM = 20_668

@@ -21,6 +21,7 @@ from potash_device.controller.dma import PAGE_SIZE
 from potash_device.saved import limited
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLink
+from potash_firmware.rpu.accelerators.value_reads import ValueReads
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.compute.memories import Memories
@@ -197,6 +198,18 @@ class Controller:
             scheduler,
             job_time,
             self.statistics,
+        )
+        self.value_reads = ValueReads(
+            apu,
+            self.compute,
+            namespaces,
+            self.reachability,
+            self.media_work,
+            self.failures,
+            scheduler,
+            self.statistics,
+            self.value_time,
+            job_time,
         )
         self.telemetry = Telemetry(board.sidecar, partial(collect, self))
         states = States(settings.extensions.states if settings.extensions else {}, board.drive)

@@ -38,6 +38,7 @@ from potash_firmware.mailbox.messages import (
     ToRpu,
     WriteBack,
 )
+from potash_firmware.mailbox.values import ReadJobValue, ReadValue
 from potash_firmware.naming import CommandNames
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
@@ -106,7 +107,9 @@ class Rpu:
             board, settings, buffers, engine, support(admin, commands), clock, Subsystem()
         )
         self._engine = self.controller.engine
-        self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
+        self.lifecycle = Lifecycle(
+            self.controller, on_reset=lambda: self._interrupts.clear(), clock=clock
+        )
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
         self._persistence = self.controller.persistence
@@ -390,10 +393,6 @@ class Rpu:
             if completions.blocked:  # the host may have made room during the pause
                 self._doorbell(doorbell_offset(qid, completion=True), completions.head)
 
-    def _session_ended(self) -> None:
-        """Drop pending interrupts: the session that they belong to has ended."""
-        self._interrupts.clear()
-
     def _host_is_dead(self) -> None:
         self._keep_alive.reset()
         self.controller.reports.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
@@ -446,6 +445,8 @@ class Rpu:
                 self._write_backs.start(message)
             case ReadCheck():
                 self._write_backs.check(message)
+            case ReadValue() | ReadJobValue():
+                self.controller.value_reads.start(message)
             case JobEnded():
                 if job_time is not None:
                     job_time.awaited.discard(message.accelerator)

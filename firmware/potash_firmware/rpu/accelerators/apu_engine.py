@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from potash_firmware.mailbox import tagged
+from potash_firmware.mailbox.datagrams import encode
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     NO_DESCRIPTOR,
@@ -29,7 +30,6 @@ from potash_firmware.mailbox.messages import (
     ShareMemory,
     ShareProgram,
     ToApu,
-    encode,
 )
 from potash_firmware.mailbox.shared import seal
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
@@ -138,6 +138,10 @@ class ApuEngine:
             self._notify(Forget(handle))
 
     # The APU comes, answers and goes.
+
+    def execution(self, tag: int) -> Future[Execution] | None:
+        """The execution with a tag; None if it has ended."""
+        return self._executions.get(tag)
 
     @property
     def executing(self) -> bool:

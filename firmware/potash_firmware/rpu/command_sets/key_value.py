@@ -9,7 +9,6 @@ Source: NVM Express Key Value Command Set Specification 1.0d, section 3.2.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -22,7 +21,6 @@ from nvme_spec.key_value import (
     encode_keys,
 )
 from nvme_spec.status import NvmeError, Status
-from potash_device.media.errors import MediaError
 from potash_device.media.values import Stored
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm import read_write
@@ -31,14 +29,12 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.flushing import require_not_formatting
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.transfer import check_size
+from potash_firmware.rpu.value_work import on_values, range_of
 
 if TYPE_CHECKING:  # it takes NumPy
     from potash_firmware.rpu.timing.values import Charge
 
 T = TypeVar("T")
-
-AT_ONCE = 16 << 10
-"""Bytes that are stored or retrieved in memory without the media executor."""
 
 _REFUSED = {Stored.EXISTS: Status.KEY_EXISTS, Stored.FULL: Status.CAPACITY_EXCEEDED}
 
@@ -235,15 +231,10 @@ def _read(
 def _turn(namespace: KeyValueNamespace, key: bytes, *, writes: bool) -> Steps:
     """Wait for commands on the key that came before, which decide what its pages are. Raises
     NvmeError if the namespace was formatted or detached meanwhile."""
-    in_flight, ranges = namespace.in_flight, _range(namespace, key)
+    in_flight, ranges = namespace.in_flight, range_of(namespace, key)
     while before := in_the_way(in_flight, ranges, writes=writes):
         yield before
     return None
-
-
-def _range(namespace: KeyValueNamespace, key: bytes) -> tuple[tuple[int, int]]:
-    """The range for `BlocksInFlight` of a key."""
-    return ((zlib.crc32(key) % namespace.size, 1),)
 
 
 def _work(
@@ -255,18 +246,6 @@ def _work(
     *,
     writes: bool,
 ) -> Generator[Any, Any, T]:
-    """Call the store, about `size` bytes: here if they are few, in memory, and nothing else uses
-    it, or else on the media executor. Raises NvmeError."""
-    in_flight = namespace.in_flight
-    try:
-        if size <= AT_ONCE and namespace.media.path is None and not in_flight.busy:
-            return call()
-        work = controller.media_work.on_blocks(
-            in_flight, _range(namespace, key), call, writes=writes
-        )
-        yield work
-    except MediaError as error:
-        raise controller.failures.values(
-            namespace.nsid, namespace.media, error, writes=writes
-        ) from None
-    return work.result()
+    """Call the store, about `size` bytes. Raises NvmeError."""
+    common = controller.media_work, controller.failures, namespace, key, call
+    return on_values(*common, size, writes=writes)

@@ -14,7 +14,7 @@ from nvme_spec.status import NvmeError
 from potash_firmware.rpu.compute.engine import Execution, ProgramEngine, Shared
 from potash_firmware.rpu.compute.programs import Programs
 from potash_firmware.rpu.compute.ranges import RangeSets
-from potash_firmware.rpu.compute.runs import Runs
+from potash_firmware.rpu.compute.runs import ExecuteCommand, Runs
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
@@ -85,6 +85,11 @@ class Compute(Part):
     def executions(self) -> set[Future[Execution]]:
         """Executions that the engine has not ended, which may still change memory."""
         return set().union(*(state.runs.executions for state in self._states.values()))
+
+    def run_of(self, execution: Future[Execution] | None) -> ExecuteCommand | None:
+        """The command of an execution; None if it has ended."""
+        every = (run for state in self._states.values() for run in state.runs.running)
+        return next((run for run in every if run.execution is execution is not None), None)
 
     # The end of things.
 

@@ -199,8 +199,7 @@ class JobTime(Part):
         units: int,
         unit_scheduler: Callable[[], UnitScheduler],
     ) -> None:
-        """Executions of each compute namespace have so many units, which a new object of
-        `unit_scheduler` schedules."""
+        """A new object of `unit_scheduler` schedules the `units` of each compute namespace."""
         self.timing = timing
         self._units, self._unit_scheduler = units, unit_scheduler
         self._scheduler = scheduler
@@ -272,6 +271,7 @@ class JobTime(Part):
             return  # of before a reset
         timed.reads += message.reads
         if not message.more:
+            timed.reads.sort(key=lambda read: read.at)  # values were read in between
             timed.work = message.work
             self._go_on()
 
@@ -280,6 +280,10 @@ class JobTime(Part):
         if timed is not None and number == message.job:
             del self._accelerators[message.accelerator]
             self._drop(timed)
+
+    def job(self, accelerator: int) -> Timed | None:
+        """The job of an accelerator, until it has ended."""
+        return self._accelerators.get(accelerator, (0, None))[1]
 
     def _job_due(self, accelerator: int, number: int, due: int) -> None:
         _, timed = self._accelerators[accelerator]

@@ -17,14 +17,20 @@ from typing import NamedTuple
 from nvme_spec.status import NvmeError, Status
 from potash_device.flash.profile import PAGE
 from potash_firmware.ftl.requests import Op
+from potash_firmware.mailbox.messages import Read
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.value_pages import Pages, ValuePages
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Later
+from potash_firmware.rpu.timing.jobs import Timed
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
 log = logging.getLogger(__name__)
+
+
+MOST_READS = 1 << 17
+"""Reads of one program that take time."""
 
 
 class Charge(NamedTuple):
@@ -68,6 +74,26 @@ class ValueTime(Part):
         """The time at which the host has the first `length` bytes of a value; without any, at which
         it knows whether there is one. Raises NvmeError."""
         return self._timing.transfers.cross(self.fetch(namespace, key, length), length)
+
+    def add_reads(
+        self,
+        timed: Timed,
+        namespace: KeyValueNamespace,
+        key: bytes,
+        length: int,
+        at: int,
+        moved: int,
+    ) -> None:
+        """A program has read the first `length` bytes of a value, or has looked a key up, `at` a
+        time as in `Read`: have it wait for the flash that it has read."""
+        ranges = [(self._entry(namespace, key), PAGE)] if self._index_on_flash else []
+        pages = self._of(namespace).placed.get(key, [])[: -(-length // PAGE)]
+        ranges += [(first * PAGE, count * PAGE) for first, count in _runs(pages)]
+        reads = timed.reads
+        if reads:  # a worker may state any time
+            at, moved = max(at, reads[-1].at), max(moved, reads[-1].moved)
+        for first, size in ranges[: max(0, MOST_READS - len(reads))]:
+            reads.append(Read(at, namespace.nsid, first, size, moved))
 
     def fetch(self, namespace: KeyValueNamespace, key: bytes, length: int) -> int:
         """The same as `read`, for bytes that stay in the drive if the link has shares."""

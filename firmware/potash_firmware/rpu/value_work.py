@@ -1,0 +1,44 @@
+"""Work on the store of a key value namespace, for commands and for running programs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from potash_device.media.errors import MediaError
+from potash_firmware.rpu.media_work import MediaFailures, MediaWork
+from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
+
+T = TypeVar("T")
+
+AT_ONCE = 16 << 10
+"""Bytes that are stored or retrieved in memory without the media executor."""
+
+
+def range_of(namespace: KeyValueNamespace, key: bytes) -> tuple[tuple[int, int]]:
+    """The range for `BlocksInFlight` of a key."""
+    return ((zlib.crc32(key) % namespace.size, 1),)
+
+
+def on_values(
+    media_work: MediaWork,
+    failures: MediaFailures,
+    namespace: KeyValueNamespace,
+    key: bytes,
+    call: Callable[[], T],
+    size: int,
+    *,
+    writes: bool,
+) -> Generator[Any, Any, T]:
+    """Call the store, about `size` bytes: here if they are few, in memory, and nothing else uses
+    it, or else on the media executor. Raises NvmeError."""
+    in_flight = namespace.in_flight
+    try:
+        if size <= AT_ONCE and namespace.media.path is None and not in_flight.busy:
+            return call()
+        work = media_work.on_blocks(in_flight, range_of(namespace, key), call, writes=writes)
+        yield work
+    except MediaError as error:
+        raise failures.values(namespace.nsid, namespace.media, error, writes=writes) from None
+    return work.result()
