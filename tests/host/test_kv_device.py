@@ -1,6 +1,7 @@
 """A device with a key value namespace: the commands of kv.md, the mapping, and what is durable."""
 
 import contextlib
+import errno
 import json
 import random
 import signal
@@ -16,9 +17,12 @@ from potash import sdk
 from potash.cli.app import run_app
 from potash.sdk import CommandFailed, DeviceGone, InvalidRequest
 from potash.sdk.kv_namespace import KeyValueNamespace
+from potash.sdk.memory_namespace import Bytes
 from potash.sdk.vfio_user import VfioUserTransport
 from potash.vm.drive import device_process
-from support.docs import blocks, run_python, run_shell
+from support.docs import ROOT, blocks, run_python, run_shell
+
+EXAMPLES, PAGE = ROOT / "examples", 4096
 
 
 @pytest.fixture(scope="module")
@@ -267,3 +271,47 @@ def test_values_move_to_another_process(tmp_path: Path) -> None:
         values[b"after"] = b"other"
     with device_process(sockets[0], *media), sdk.open(f"vfio-user:{sockets[0]}") as device:
         assert dict(device.kv_namespace()) == {b"before": b"value", b"after": b"other"}
+
+
+@pytest.fixture(scope="module")
+def with_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The device of the page's programs."""
+    socket = tmp_path_factory.mktemp("programs") / "S"
+    options = ("--kv-namespace", "64M", "--memory-namespace", "1M", "--compute-namespace")
+    with device_process(socket, *options):
+        yield f"vfio-user:{socket}"
+
+
+def test_the_programs_of_the_page_run(with_programs: str) -> None:
+    copied, read = blocks("kv.md", "python")[1:]
+    place = {"vfio-user:S": with_programs}
+    said = run_python(copied, replace=place).splitlines()
+    assert said == ["CopiedValues(values=1000, size=8000) 10 (990,)", "499500"]
+    assert run_python(read, replace=place).splitlines() == ["80 (990, 991)"]
+
+
+@pytest.mark.parametrize("size", [8, 5000])
+def test_programs_read_values_as_a_host_does(with_programs: str, size: int) -> None:
+    """The example, on an accelerator and in a compute namespace, against plain Python."""
+    chosen, image = random.Random(size), (EXAMPLES / "filter" / "values.o").read_bytes()
+    with sdk.open(with_programs) as device:
+        values, memory, compute = (
+            device.kv_namespace(), device.memory_namespace(), device.compute_namespace(),
+        )  # fmt: skip
+        values.clear()
+        keys = {chosen.randbytes(chosen.randrange(1, 17)) for _ in range(100)} | {b"k" * 16}
+        values.store_all((key, chosen.randbytes(chosen.randrange(size))) for key in keys)
+        expected = b""
+        for _, value in sorted(values.items()):
+            if len(value) >= 6 and 1 << 30 <= int.from_bytes(value[2:6], "little") <= 3 << 30:
+                expected += value
+        arguments = values.nsid, 2, 1 << 30, 3 << 30
+        ran = device.accelerator().run(image, bytes(4), args=arguments)
+        assert (ran.status.return_value, ran.output[: len(expected)]) == (len(expected), expected)
+        compute.load(index := compute.free_index(), image)
+        ranges = [Bytes(memory.nsid, 0, PAGE), Bytes(memory.nsid, PAGE, 1 << 19)]
+        parameters = arguments[0] | arguments[1] << 32, arguments[2] | arguments[3] << 32
+        assert compute.execute(index, ranges, parameters=parameters) == len(expected)
+        assert memory.read(PAGE, len(expected)) == expected
+        absent = compute.execute(index, ranges, parameters=(1, 0))
+        assert absent == (1 << 64) - errno.ENODEV
