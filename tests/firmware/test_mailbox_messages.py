@@ -1,5 +1,6 @@
 """Messages survive the message, and nothing else passes for one."""
 
+import json
 import struct
 from dataclasses import replace
 from typing import get_args
@@ -133,6 +134,11 @@ A_REQUEST = Request(7, True, 0xC6, 1, (8, 0, 0x8000_0002, 0, 0, 9), 3, 32)
 @given(MESSAGES)
 def test_every_message_survives_the_datagram(message: Message) -> None:
     assert datagrams.decode(datagrams.encode(message)) == message
+
+
+@given(MESSAGES)
+def test_every_message_can_be_traced(message: Message) -> None:
+    assert json.loads(json.dumps(mailbox.describe(message)))["message"] == type(message).__name__
 
 
 @given(EXECUTIONS, EXECUTIONS, U32)

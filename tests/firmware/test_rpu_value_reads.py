@@ -7,16 +7,30 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nvme_spec.key_value import decode_keys
 from nvme_spec.status import Status
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.values import ValueStore
-from potash_firmware.mailbox.messages import Execute, Executed, Outcome, Reset, ResetDone, ToApu
+from potash_firmware.mailbox.messages import (
+    Execute,
+    Executed,
+    JobBegan,
+    JobCounted,
+    JobDue,
+    Outcome,
+    Read,
+    Reset,
+    ResetDone,
+    ToApu,
+)
 from potash_firmware.mailbox.values import (
     MAX_OWN,
     JobValueRead,
@@ -29,7 +43,7 @@ from potash_firmware.rpu.settings import RpuSettings
 from support.compute import EXECUTE, range_descriptor
 from support.key_value import KV, LONGEST, store
 from support.memory import MIB, powered
-from support.modelled_time import PRICE, PROFILE, SECOND, WORK, with_core
+from support.modelled_time import PRICE, PROFILE, SECOND, WORK, job_time, with_core
 from support.nvme_host import DATA, PAGE, Host
 
 MEMORY, COMPUTE = 3, 4
@@ -243,6 +257,59 @@ def test_a_reset_leaves_no_value_in_an_arena(slow: Host) -> None:
     host.apu.send(ResetDone(reset.tag))
     host.service()
     assert answer(host, ReadJobValue(7, KV, 5, b"k")).result == len(VALUE)
+
+
+REQUEST = (
+    *(st.just(7), st.sampled_from([0, 1, KV, MEMORY]), st.sampled_from([0, 3, 4, 5000, LONGEST])),
+    *(st.binary(max_size=17) | st.just(b"k"), st.booleans(), st.just(0), st.just(0)),
+    st.sampled_from([0, 1, PAGE - 4, PAGE, MIB - 4, MIB, (1 << 64) - 1]),
+)
+REQUESTS = st.builds(ReadJobValue, *REQUEST) | st.builds(ReadValue, *REQUEST, st.integers(0, 3))
+
+
+@given(st.lists(REQUESTS, max_size=8))
+def test_every_request_is_answered_and_changes_its_target_alone(
+    requests: list[ReadValue | ReadJobValue],
+) -> None:
+    """The requests of one execution come together, which the APU would not let pass."""
+    with running() as host:
+        tag, before = begin(host), bytes(memory(host)[PAGE:START])
+        assert host.apu is not None
+        for message in requests:
+            host.apu.send(replace(message, tag=tag))
+        host.service()
+        work(host)
+        assert len(sent(host)) == len(requests)
+        assert memory(host)[PAGE:START] == before
+        assert not any(memory(host)[START + MIB :])
+
+
+def test_a_job_waits_for_the_flash_that_it_reads() -> None:
+    """Values and blocks, in the order in which it has read them."""
+    took = []
+    for reads in (0, 1):
+        with running(settings=RpuSettings(time=with_core()), size=1 << 18) as host:
+            host.now += 1.0
+            assert host.apu is not None
+            host.apu.send(JobBegan(0, 5))
+            host.service()
+            began = round(host.now * SECOND)
+            for at in (1000, 3000) if reads else ():
+                answer(host, ReadJobValue(9, KV, 5000, b"k", at=at))
+            blocks = (Read(500, 1, 0, PAGE), Read(2000, 1, 8 * PAGE, PAGE))
+            host.apu.send(JobCounted(0, 5, WORK, blocks))
+            host.service()
+            timed = job_time(host).job(0)
+            assert timed is not None
+            order = [(read.nsid, read.at) for read in timed.reads]
+            assert order == sorted(order, key=itemgetter(1)) and len(order) == 2 + 2 * reads
+            while not (found := sent(host)):
+                assert host.deadline is not None
+                host.now = host.deadline / SECOND
+                host.service()
+            assert isinstance(found[0], JobDue)
+            took.append(round(host.now * SECOND) - began)
+    assert took[1] > took[0] + 2 * PROFILE.read_ns[0]
 
 
 @pytest.mark.parametrize("on_flash", [False, True])

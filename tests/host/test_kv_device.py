@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -288,6 +289,25 @@ def test_the_programs_of_the_page_run(with_programs: str) -> None:
     said = run_python(copied, replace=place).splitlines()
     assert said == ["CopiedValues(values=1000, size=8000) 10 (990,)", "499500"]
     assert run_python(read, replace=place).splitlines() == ["80 (990, 991)"]
+
+
+def test_a_program_s_reads_take_modelled_time_and_are_traced(tmp_path: Path) -> None:
+    options = ("--size", "64M", "--kv-namespace", "8M", "--time", "modelled")
+    image = (EXAMPLES / "filter" / "values.o").read_bytes()
+    with (
+        device_process(tmp_path / "S", *options, "--trace", str(tmp_path / "trace.json")),
+        sdk.open(f"vfio-user:{tmp_path / 'S'}") as device,
+    ):
+        values = device.kv_namespace()
+        for number in range(20):  # more than the write buffer has
+            values[b"%d" % number] = number.to_bytes(4, "little") * 10_000
+        ran = device.accelerator().run(image, bytes(4), args=[values.nsid, 0, 5, 9])
+        assert ran.status.return_value == 5 * 40_000
+        assert ran.status.modelled > 10 * 50_000  # reads of flash
+    traced = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = Counter(event["name"] for event in traced if event["ph"] == "X")
+    assert (events["kv_retrieve"], events["kv_list"]) == (20, 2)
+    assert events["ReadJobValue"] == events["JobValueRead"] == 2 * 22  # sent, and received
 
 
 @pytest.mark.parametrize("size", [8, 5000])

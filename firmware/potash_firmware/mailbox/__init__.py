@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from typing import Generic, Self, TypeVar, cast, get_args
 
+from csd_spec.values import KEY_SIZE
 from potash_device.trace import COMPUTE, Trace
 from potash_firmware.mailbox import datagrams, messages
 from potash_firmware.mailbox.messages import (
@@ -101,7 +102,7 @@ class _Port(Generic[Sent, Received]):
         if self.closed or self._deaf:
             return
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.send", _describe(datagrams.decode(data)))
+            self.trace.sink("mailbox.send", describe(datagrams.decode(data)))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
         if descriptor != NO_DESCRIPTOR:
@@ -164,7 +165,7 @@ class _Port(Generic[Sent, Received]):
         """The message in the datagram that was received last. Raises MailboxError."""
         message = self._message(data)
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.receive", _describe(message))
+            self.trace.sink("mailbox.receive", describe(message))
         return message
 
     def _receive(self) -> bytes:
@@ -188,8 +189,15 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _describe(message: messages.Message) -> dict[str, object]:
-    return {"message": type(message).__name__, **dataclasses.asdict(message)}
+def describe(message: messages.Message) -> dict[str, object]:
+    """A message's name and fields, for traces; bytes are hexadecimal, and end with those of a
+    key."""
+    fields = dataclasses.asdict(message)
+    shown = {
+        name: value[:KEY_SIZE].hex() if isinstance(value, bytes) else value
+        for name, value in fields.items()
+    }
+    return {"message": type(message).__name__, **shown}
 
 
 class RpuPort(_Port[messages.ToApu, messages.ToRpu]):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from nvme_spec.status import NvmeError, Status
@@ -161,7 +162,8 @@ class MediaWork:
             in_flight.discard(future)
 
     def _traced(self, call: Callable[[], T]) -> Callable[[], T]:
-        trace, what = self._trace, _named(getattr(call, "__qualname__", type(call).__name__))
+        function = call.func if isinstance(call, partial) else call
+        trace, what = self._trace, _named(getattr(function, "__qualname__", type(call).__name__))
 
         def traced() -> T:
             with trace.span("media.work", what=what):

@@ -33,7 +33,7 @@ from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.value_work import on_values
+from potash_firmware.rpu.value_work import AT_ONCE, on_values
 
 if TYPE_CHECKING:  # they take NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
@@ -100,13 +100,26 @@ class ValueReads:
         if message.lists:
             if room < LIST_HEADER_SIZE:
                 raise NvmeError(Status.INVALID_FIELD, f"{room} bytes have no room for a list")
-            get = partial(store.keys, key, room // SHORTEST_LISTED)
-            listed = encode_keys((yield from self._work(message, namespace, get, 0)), room)
+            self._charge(message, namespace, 0)
+            keys = partial(store.keys, key, room // SHORTEST_LISTED)
+            listed = encode_keys((yield from self._work(namespace, key, keys, room)), room)
             return listed, int.from_bytes(listed[:LIST_HEADER_SIZE], "little")
         if not 1 <= len(key) <= LONGEST_KEY:
             raise NvmeError(Status.INVALID_KEY_SIZE, f"a key has 1 to {LONGEST_KEY} bytes")
-        retrieve = partial(store.retrieve, key, room)
-        found = yield from self._work(message, namespace, retrieve, room)
+        self._charge(message, namespace, room)
+        # Programs mostly have more room than a value needs: few bytes take no executor.
+        few = min(room, AT_ONCE) if store.path is None else room
+        found = yield from self._retrieve(namespace, key, few)
+        if len(found[0]) < min(room, found[1]):
+            found = yield from self._retrieve(namespace, key, room)
+        return found
+
+    def _retrieve(
+        self, namespace: KeyValueNamespace, key: bytes, length: int
+    ) -> Steps[tuple[bytes, int]]:
+        """The first `length` bytes of a value, and its size. Raises NvmeError."""
+        retrieve = partial(namespace.media.retrieve, key, length)
+        found = yield from self._work(namespace, key, retrieve, length)
         if found is None:
             raise NvmeError(Status.KV_KEY_DOES_NOT_EXIST, f"key {key.hex()} does not exist")
         return found
@@ -125,13 +138,16 @@ class ValueReads:
         return namespace
 
     def _work(
-        self,
-        message: ReadValue | ReadJobValue,
-        namespace: KeyValueNamespace,
-        call: Callable[[], T],
-        length: int,
+        self, namespace: KeyValueNamespace, key: bytes, call: Callable[[], T], size: int
     ) -> Steps[T]:
-        """Read from the store `length` bytes of a value, or keys. Raises NvmeError."""
+        """Read about `size` bytes from the store. Raises NvmeError."""
+        common = self.media_work, self.failures, namespace, key, call
+        return (yield from on_values(*common, size, writes=False))
+
+    def _charge(
+        self, message: ReadValue | ReadJobValue, namespace: KeyValueNamespace, length: int
+    ) -> None:
+        """Have a program wait for the flash, where time is modelled."""
         if self.value_time is not None and self.job_time is not None:
             if isinstance(message, ReadJobValue):
                 timed = self.job_time.job(message.accelerator)
@@ -141,9 +157,6 @@ class ValueReads:
             if timed is not None:
                 place = message.at, message.moved
                 self.value_time.add_reads(timed, namespace, message.key, length, *place)
-        size = length or message.room
-        common = self.media_work, self.failures, namespace, message.key, call
-        return (yield from on_values(*common, size, writes=False))
 
     def _run(self, message: ReadValue | ReadJobValue) -> ExecuteCommand | None:
         """The command of the execution that makes a request; None of a job, or if it has ended."""
