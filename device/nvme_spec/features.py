@@ -284,6 +284,20 @@ class NamespaceWriteProtection(Word):
     wps = field(0, 2)
 
 
+class ReservationNotificationMask(Word):
+    """82h: which notifications make no log page of a namespace; bit n masks those of type n."""
+
+    regpre = field(1)
+    resrel = field(2)
+    respre = field(3)
+
+
+class ReservationPersistence(Word):
+    """83h: the Persist Through Power Loss state of a namespace."""
+
+    ptpl = field(0)
+
+
 class HostIdentifier(Word):
     """81h: whether the identifier in the data structure has 128 bits, or 64."""
 

@@ -21,14 +21,19 @@ _HALF = LONGEST_KEY // 2
 
 
 class KeyValueOpcode(IntEnum):
-    """I/O commands of a key value namespace; Flush is that of every command set (figure 5)."""
+    """I/O commands of a key value namespace; Flush and those of reservations are those of every
+    command set (figure 5)."""
 
     FLUSH = 0x00
     STORE = 0x01
     RETRIEVE = 0x02
     LIST = 0x06
+    RESERVATION_REGISTER = 0x0D
+    RESERVATION_REPORT = 0x0E
     DELETE = 0x10
+    RESERVATION_ACQUIRE = 0x11
     EXIST = 0x14
+    RESERVATION_RELEASE = 0x15
 
 
 class KeyValueCommand(EntryDwords):

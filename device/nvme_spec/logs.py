@@ -406,6 +406,7 @@ class NoticeEvent(IntEnum):
 class IoCommandSetEvent(IntEnum):
     """Information of an I/O command specific event."""
 
+    RESERVATION_LOG_PAGE_AVAILABLE = 0x00
     SANITIZE_COMPLETED = 0x01
 
 

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from nvme_spec import logs
+from nvme_spec import logs, reservations
 from nvme_spec.features import (
     AsyncEventConfiguration,
     FeatureId,
@@ -323,6 +323,32 @@ def test_log_pages_have_their_numbers() -> None:
 def test_an_asynchronous_events_dword() -> None:
     assert AsyncEvent(type=7, info=1, log_page=0xC0).encode() == 0x00C0_0107
     assert AsyncEvent(0x0004_0002).log_page == logs.LogPage.CHANGED_NAMESPACE_LIST
+
+
+def test_structures_of_reservations() -> None:
+    header = bytes(reservations.ReservationStatus(gen=1, rtype=2, regctl=0x0403, ptpls=1))
+    assert header == bytes([1, 0, 0, 0, 2, 3, 4, 0, 0, 1]) + bytes(14)
+    extended = reservations.ExtendedReservationStatus(gen=1, rtype=2, regctl=0x0403, ptpls=1)
+    assert bytes(extended) == header + bytes(40)
+    listed = {"cntlid": 0x0201, "rcsts": 1, "rkey": 0x0807_0605_0403_0201}
+    key, name = bytes(range(1, 9)), bytes(range(16))
+    short = reservations.RegisteredController(hostid=name[:8], **listed)
+    assert bytes(short) == bytes([1, 2, 1, 0, 0, 0, 0, 0]) + name[:8] + key
+    long = reservations.RegisteredControllerExtended(hostid=name, **listed)
+    assert bytes(long) == bytes([1, 2, 1, 0, 0, 0, 0, 0]) + key + name + bytes(32)
+    page = reservations.ReservationNotificationLog(lpc=1, rnlpt=2, nalp=3, nsid=4)
+    assert bytes(page) == struct.pack("<QBB2xI48x", 1, 2, 3, 4)
+
+
+def test_commands_of_reservations() -> None:
+    register = reservations.ReservationRegister(rrega=2, iekey=True, cptpl=3)
+    assert register.encode()[0] == 2 | 1 << 3 | 3 << 30
+    acquire = reservations.ReservationAcquire(racqa=2, rtype=6)
+    assert acquire.encode()[0] == 2 | 6 << 8
+    assert reservations.ReservationRelease(rrela=1, rtype=5).encode()[0] == 1 | 5 << 8
+    report = reservations.ReservationReport(numd_z=15, eds=True)
+    assert report.encode()[:2] == (15, 1) and report.length == 64
+    assert reservations.AcquireKeys(1, 2).encode() == struct.pack("<QQ", 1, 2)
 
 
 def test_features() -> None:

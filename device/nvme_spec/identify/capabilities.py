@@ -264,6 +264,21 @@ class Dsto(IntFlag):
 NMIC_SHARED = 1 << 0
 """Bit of NMIC: two or more controllers may have the namespace attached."""
 
+
+class Rescap(IntFlag):
+    """Reservation Capabilities, byte 31 of Identify Namespace."""
+
+    PERSIST_THROUGH_POWER_LOSS = 1 << 0
+    WRITE_EXCLUSIVE = 1 << 1
+    EXCLUSIVE_ACCESS = 1 << 2
+    WRITE_EXCLUSIVE_REGISTRANTS_ONLY = 1 << 3
+    EXCLUSIVE_ACCESS_REGISTRANTS_ONLY = 1 << 4
+    WRITE_EXCLUSIVE_ALL_REGISTRANTS = 1 << 5
+    EXCLUSIVE_ACCESS_ALL_REGISTRANTS = 1 << 6
+    IGNORE_EXISTING_KEY = 1 << 7
+    """Ignore Existing Key (IEKEY) is as revisions from 1.3 on define it."""
+
+
 FPI_SUPPORTED = 1 << 7
 """Bit of FPI: bits 6:0 are the per cent of a format that are still to be done."""
 
