@@ -23,6 +23,7 @@ from nvme_spec.identify.capabilities import (
     Oacs,
     Oaes,
     Oncs,
+    Rescap,
     Sanicap,
     Sgls,
     Vwc,
@@ -55,6 +56,7 @@ NAMESPACE_BITS: dict[str, type[IntFlag]] = {
     "nsfeat": Nsfeat,
     "mc": Mc,
     "dpc": Dpc,
+    "rescap": Rescap,
     "dlfeat": Dlfeat,
 }
 """The fields whose bits have names."""

@@ -136,7 +136,13 @@ CONTROLLER = {
     "VWC": (525, 1),
     "SGLS": (536, 4),
 }
-NAMESPACE = {"NSFEAT": (24, 1), "MC": (27, 1), "DPC": (28, 1), "DLFEAT": (33, 1)}
+NAMESPACE = {
+    "NSFEAT": (24, 1),
+    "MC": (27, 1),
+    "DPC": (28, 1),
+    "RESCAP": (31, 1),
+    "DLFEAT": (33, 1),
+}
 """Where the fields with bits are, by the standard: offset and size."""
 
 

@@ -13,7 +13,7 @@ from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandByte, ErrorEvent, SanitizeState
 from nvme_spec.opcodes import DataDirection, data_direction
-from nvme_spec.queues import FLAGS_FUSE_MASK, FLAGS_PSDT_SHIFT, SubmissionEntry
+from nvme_spec.queues import BROADCAST_NSID, FLAGS_FUSE_MASK, FLAGS_PSDT_SHIFT, SubmissionEntry
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.trace import Note
@@ -62,6 +62,7 @@ class Commands:
         self._outstanding = self.controller.outstanding
         self._scheduler = self.controller.scheduler
         self._scheduler.paused = self._must_wait
+        self._outstanding.answer = self._answer_aborted
 
     def _must_wait(self) -> bool:
         """No command may go on, nor for what the host wants to be done before anything else."""
@@ -134,6 +135,9 @@ class Commands:
             namespaces.require_usable(entry.nsid)
         else:
             check_namespace(self.controller, command, row.namespace)
+        if self.controller.reservations.restricted:
+            nsid = BROADCAST_NSID if row.namespace is NamespaceUse.NONE else entry.nsid
+            self.controller.reservations.require(nsid, row.access)
         return row.handler(self.controller, command)
 
     # Wait and end.
@@ -172,11 +176,15 @@ class Commands:
 
     def succeeded(self, command: Command, result: int | None = None) -> None:
         """Answer a command that has succeeded; `result` is dwords 0 and 1."""
-        while self._outstanding.aborted:  # answered before the command that has ended them
+        if self._outstanding.aborted:  # answered before the command that has ended them
+            self._answer_aborted()
+        self._complete(command, result=result or 0)
+
+    def _answer_aborted(self) -> None:
+        while self._outstanding.aborted:
             reached, self._scheduler.reached = self._scheduler.reached, None
             self._refuse(*self._outstanding.aborted.pop(0))
             self._scheduler.reached = reached
-        self._complete(command, result=result or 0)
 
     # Complete.
 

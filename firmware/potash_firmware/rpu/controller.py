@@ -48,6 +48,7 @@ from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.persistence import Persistence
 from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.reports import Reports
+from potash_firmware.rpu.reservations import HostReservations
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.subsystem import Subsystem
@@ -108,6 +109,13 @@ class Controller:
             zoned.clock = self.deadlines.clock.now
         self.reports = reports = Reports(board, namespaces, self.outstanding, self.timing, clock)
         self.health, self.alerts = reports.health, reports.alerts
+        self.reservations = HostReservations(
+            namespaces.reservations,
+            self.identifier,
+            self.features,
+            reports.events,
+            self.outstanding,
+        )
         self.failures = failures = MediaFailures(clock, reports.media_failed, reports.media_lost)
         if self.timing is not None:
             self.timing.on_unreadable = lambda nsid, offset: failures.unreadable(
@@ -198,6 +206,7 @@ class Controller:
             scheduler,
             job_time,
             self.statistics,
+            self.reservations,
         )
         self.value_reads = ValueReads(
             apu,
@@ -210,6 +219,7 @@ class Controller:
             self.statistics,
             self.value_time,
             job_time,
+            self.reservations,
         )
         self.telemetry = Telemetry(board.sidecar, partial(collect, self))
         states = States(settings.extensions.states if settings.extensions else {}, board.drive)
@@ -218,6 +228,8 @@ class Controller:
             self.write_backs,
             self.operations,
             self.features,
+            namespaces.reservations,
+            self.reservations,
             *reports.parts,
             self.telemetry,
             self.job_time,

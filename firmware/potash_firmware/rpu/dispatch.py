@@ -14,6 +14,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
+from potash_firmware.rpu.reservations import Access
 
 Handler = Callable[[Controller, Command], Result]
 
@@ -35,11 +36,14 @@ class Row:
 
     `capability` is its bit in the field of Identify Controller that names optional commands, OACS
     for an admin command and ONCS for an I/O command; 0 for those that every controller has. `alone`
-    says beside which commands a host should not submit it (CSE).
+    says beside which commands a host should not submit it (CSE). `access` is that to the command's
+    namespace, or to all without one, which a reservation may deny; a source of a copy, or the
+    blocks of a job, are checked where they are found.
     """
 
     opcode: int
     handler: Handler
+    access: Access
     namespace: NamespaceUse = NamespaceUse.NONE
     effects: logs.CommandEffects = NO_EFFECT
     capability: int = 0

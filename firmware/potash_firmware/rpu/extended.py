@@ -42,6 +42,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import NO_EFFECT, Handler, NamespaceUse, Row, Table
 from potash_firmware.rpu.extension_drive import Drive, Request
 from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value
+from potash_firmware.rpu.reservations import Access
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class Extended:
         return Row(
             command.opcode,
             self._handler(command),
+            _access(command),
             NamespaceUse.ONE if command.namespace else NamespaceUse.NONE,
             CommandEffects.LBCC if command.writes else NO_EFFECT,
         )
@@ -328,6 +330,13 @@ def _step(
         return False, generator.send(value) if error is None else generator.throw(error)
     except StopIteration as end:
         return True, end.value
+
+
+def _access(command: RegisteredCommand) -> Access:
+    """A command's access to its namespace, as far as its declaration says."""
+    if not command.namespace:
+        return Access.OTHER
+    return Access.WRITE if command.writes else Access.READ
 
 
 class _Whole(Word):

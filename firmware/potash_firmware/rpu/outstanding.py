@@ -4,6 +4,7 @@ One that has ended (reset, queue deleted, aborted) is closed, so that no command
 whatever comes of what it has begun."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class Outstanding(Part):
         """The waiting commands of each submission queue by identifier (event requests by task)."""
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended, which are answered before that one."""
+        self.answer: Callable[[], None] = lambda: None
+        """Answers them now."""
         self.fused: dict[int, FirstHalf] = {}
         """First halves of fused operations that wait for the second, by queue."""
 
@@ -138,16 +141,27 @@ class Outstanding(Part):
         Those that the media or an engine work on cannot be cancelled: their futures are given. A
         write that was called ended would undo what the host writes to the same blocks after it.
         """
-        begun: set[Future[Any]] = set()
         self.fused.pop(qid, None)
-        for task in list(self.by_queue[qid].values()):
-            future = task.future
-            if future is None:
-                self._end(task, Status.SQ_DELETION_ABORTED)
-            else:
-                self._stop(task, Status.SQ_DELETION_ABORTED)
-                begun.add(future)
-        return begun
+        return {
+            future
+            for task in list(self.by_queue[qid].values())
+            for future in self.end(task, Status.SQ_DELETION_ABORTED)
+        }
+
+    def end(self, task: CommandTask, status: Status) -> set[Future[Any]]:
+        """End a command, if it still waits. The future of what the media or an engine do for it,
+        which has to end first, if anything."""
+        if task not in self.all:
+            return set()
+        future = task.future
+        if future is None:
+            half = self.fused.get(task.command.queue.qid)
+            if half is not None and half.command is task.command:
+                del self.fused[task.command.queue.qid]
+            self._end(task, status)
+            return set()
+        self._stop(task, status)
+        return {future}
 
     def _stop(self, task: CommandTask, status: Status) -> bool:
         """Hasten the end of what works for a command; False where that cannot be done."""

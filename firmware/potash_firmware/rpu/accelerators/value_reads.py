@@ -31,6 +31,7 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
+from potash_firmware.rpu.reservations import Access, HostReservations
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.value_work import AT_ONCE, on_values
@@ -45,6 +46,7 @@ _ERRORS: dict[int, int] = {
     Status.KV_KEY_DOES_NOT_EXIST: errno.ENOENT,
     Status.INVALID_NAMESPACE: errno.ENODEV,
     Status.NAMESPACE_NOT_REACHABLE: errno.EACCES,
+    Status.RESERVATION_CONFLICT: errno.EACCES,
     Status.INVALID_FIELD: errno.EINVAL,
     Status.INVALID_KEY_SIZE: errno.EINVAL,
     Status.UNRECOVERED_ERROR: errno.EIO,
@@ -67,6 +69,7 @@ class ValueReads:
     statistics: Statistics
     value_time: ValueTime | None
     job_time: JobTime | None
+    reservations: HostReservations
 
     def start(self, message: ReadValue | ReadJobValue) -> None:
         """Do what `message` requests, and answer it."""
@@ -134,6 +137,7 @@ class ValueReads:
         run = self._run(message)
         if run is not None:
             self.reachability.require(run.command.entry.nsid, namespace.nsid)
+        self.reservations.require(namespace.nsid, Access.OTHER if message.lists else Access.READ)
         namespace.in_flight.require_open()
         return namespace
 

@@ -29,6 +29,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.protection.request import ProtectionRequest
+from potash_firmware.rpu.reservations import Access, HostReservations
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
 
@@ -102,6 +103,7 @@ class WriteBacks(Part):
     scheduler: Scheduler
     job_time: JobTime | None
     statistics: Statistics
+    reservations: HostReservations
     _parts: dict[int, list[WriteBack]] = field(default_factory=dict)
     _writing: int = 0
     """Writes of which the media executor reads the arenas."""
@@ -182,6 +184,9 @@ class WriteBacks(Part):
             if namespace.csi is CommandSet.ZONED:
                 log.error("a job's output is lost: namespace %d has zones", nsid)
                 return errno.EROFS
+            if not self.reservations.allows(nsid, Access.WRITE):
+                log.error("a job's output is lost: another host has reserved namespace %d", nsid)
+                return errno.EACCES
             if namespace.in_flight.closed is not None:
                 log.error("a job's output is lost: the blocks of namespace %d are closed", nsid)
                 return errno.EBUSY
@@ -247,6 +252,8 @@ class WriteBacks(Part):
             return errno.ENODEV, message.ranges[0][0]
         if namespace.in_flight.closed is not None:
             return errno.EBUSY, message.ranges[0][0]
+        if not self.reservations.allows(message.nsid, Access.READ):
+            return errno.EACCES, message.ranges[0][0]
         for first, length in message.ranges:
             lba = first // namespace.block_size
             count = -(-(first + length) // namespace.block_size) - lba

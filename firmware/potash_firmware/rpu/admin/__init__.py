@@ -15,39 +15,46 @@ from potash_firmware.rpu.admin import (
 )
 from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, accelerator_command, table
+from potash_firmware.rpu.reservations import Access
 
 _ALONE = CommandEffects(SubmissionRestriction.ANY_NAMESPACE << CSE_SHIFT)
 """Effects of a command beside which a host had better have none on any namespace."""
 
 ADMIN_COMMANDS = table(
-    Row(AdminOpcode.DELETE_IO_SUBMISSION_QUEUE, queues.delete_submission),
-    Row(AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, queues.create_submission),
-    Row(AdminOpcode.GET_LOG_PAGE, log_pages.get_log_page, NamespaceUse.OWN),
-    Row(AdminOpcode.DELETE_IO_COMPLETION_QUEUE, queues.delete_completion),
-    Row(AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queues.create_completion),
-    Row(AdminOpcode.IDENTIFY, identify.identify, NamespaceUse.OWN),
-    Row(AdminOpcode.ABORT, others.abort),
-    Row(AdminOpcode.SET_FEATURES, features.set_features, NamespaceUse.OWN),
-    Row(AdminOpcode.GET_FEATURES, features.get_features, NamespaceUse.OWN),
-    Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, others.asynchronous_event_request),
-    Row(AdminOpcode.KEEP_ALIVE, others.keep_alive),
+    Row(AdminOpcode.DELETE_IO_SUBMISSION_QUEUE, queues.delete_submission, Access.OTHER),
+    Row(AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, queues.create_submission, Access.OTHER),
+    Row(AdminOpcode.GET_LOG_PAGE, log_pages.get_log_page, Access.OTHER, NamespaceUse.OWN),
+    Row(AdminOpcode.DELETE_IO_COMPLETION_QUEUE, queues.delete_completion, Access.OTHER),
+    Row(AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queues.create_completion, Access.OTHER),
+    Row(AdminOpcode.IDENTIFY, identify.identify, Access.OTHER, NamespaceUse.OWN),
+    Row(AdminOpcode.ABORT, others.abort, Access.OTHER),
+    Row(AdminOpcode.SET_FEATURES, features.set_features, Access.OTHER, NamespaceUse.OWN),
+    Row(AdminOpcode.GET_FEATURES, features.get_features, Access.OTHER, NamespaceUse.OWN),
+    Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, others.asynchronous_event_request, Access.OTHER),
+    Row(AdminOpcode.KEEP_ALIVE, others.keep_alive, Access.OTHER),
     Row(
         AdminOpcode.DOORBELL_BUFFER_CONFIG,
         queues.doorbell_buffer_config,
+        Access.OTHER,
         capability=Oacs.DOORBELL_BUFFER_CONFIG,
     ),
     Row(
         AdminOpcode.FIRMWARE_COMMIT,
         operations.firmware_commit,
+        Access.OTHER,
         effects=CommandEffects.CCC,
         capability=Oacs.FIRMWARE,
     ),
     Row(
-        AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, operations.firmware_download, capability=Oacs.FIRMWARE
+        AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD,
+        operations.firmware_download,
+        Access.OTHER,
+        capability=Oacs.FIRMWARE,
     ),
     Row(
         AdminOpcode.FORMAT_NVM,
         operations.format_nvm,
+        Access.WRITE,
         NamespaceUse.OWN,
         CommandEffects.LBCC | CommandEffects.NCC | _ALONE,
         Oacs.FORMAT_NVM,
@@ -55,6 +62,7 @@ ADMIN_COMMANDS = table(
     Row(
         AdminOpcode.NAMESPACE_MANAGEMENT,
         operations.namespace_management,
+        Access.WRITE,
         NamespaceUse.OWN,
         CommandEffects.NCC | CommandEffects.NIC,
         Oacs.NAMESPACE_MANAGEMENT,
@@ -62,6 +70,7 @@ ADMIN_COMMANDS = table(
     Row(
         AdminOpcode.NAMESPACE_ATTACHMENT,
         operations.namespace_attachment,
+        Access.WRITE,
         NamespaceUse.OWN,
         CommandEffects.NCC | CommandEffects.NIC,
         Oacs.NAMESPACE_MANAGEMENT,
@@ -69,42 +78,57 @@ ADMIN_COMMANDS = table(
     Row(
         AdminOpcode.DEVICE_SELF_TEST,
         operations.device_self_test,
+        Access.OTHER,
         NamespaceUse.OWN,
         capability=Oacs.DEVICE_SELF_TEST,
     ),
-    Row(AdminOpcode.SANITIZE, operations.sanitize, effects=CommandEffects.LBCC | _ALONE),
+    Row(
+        AdminOpcode.SANITIZE,
+        operations.sanitize,
+        Access.WRITE,
+        effects=CommandEffects.LBCC | _ALONE,
+    ),
     Row(
         AdminOpcode.GET_LBA_STATUS,
         others.get_lba_status,
+        Access.OTHER,
         NamespaceUse.ONE,
         capability=Oacs.GET_LBA_STATUS,
     ),
     Row(
         AdminOpcode.LOAD_PROGRAM,
         compute.load_program,
+        Access.OTHER,
         NamespaceUse.ONE,
         command_set=CommandSet.COMPUTE,
     ),
     Row(
         AdminOpcode.PROGRAM_ACTIVATION_MANAGEMENT,
         compute.program_activation,
+        Access.OTHER,
         NamespaceUse.ONE,
         command_set=CommandSet.COMPUTE,
     ),
     Row(
         AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT,
         compute.memory_range_sets,
+        Access.OTHER,
         NamespaceUse.ONE,
         command_set=CommandSet.COMPUTE,
     ),
-    Row(AcceleratorOpcode.GLOBAL_CONTROL, accelerator_command, effects=CommandEffects.CCC),
-    Row(AcceleratorOpcode.IDENTIFY, accelerator_command),
-    Row(AcceleratorOpcode.GET_STATUS, accelerator_command),
+    Row(
+        AcceleratorOpcode.GLOBAL_CONTROL,
+        accelerator_command,
+        Access.OTHER,
+        effects=CommandEffects.CCC,
+    ),
+    Row(AcceleratorOpcode.IDENTIFY, accelerator_command, Access.OTHER),
+    Row(AcceleratorOpcode.GET_STATUS, accelerator_command, Access.OTHER),
 )
 """Every Admin command that the device supports."""
 
 FAULT_COMMANDS = table(
-    Row(FaultOpcode.FAULT_SEND, others.fault_send),
-    Row(FaultOpcode.FAULT_RECEIVE, others.fault_receive),
+    Row(FaultOpcode.FAULT_SEND, others.fault_send, Access.OTHER),
+    Row(FaultOpcode.FAULT_RECEIVE, others.fault_receive, Access.OTHER),
 )
 """Further commands of a device that accepts others."""

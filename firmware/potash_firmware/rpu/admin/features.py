@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from nvme_spec.commands import GetFeatures, SetFeatures
-from nvme_spec.features import FeatureId, KeepAliveTimer, Select
+from nvme_spec.features import FeatureId, KeepAliveTimer, ReservationPersistence, Select
 from nvme_spec.ocp import LATENCY_MONITOR_FEATURE
 from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
@@ -15,6 +15,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.admin import host_memory, placement
 from potash_firmware.rpu.command import Command, Result, Steps
+from potash_firmware.rpu.command_sets import reservations
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature
 from potash_firmware.rpu.features.values import MILLISECOND
@@ -47,6 +48,11 @@ def set_features(controller: Controller, command: Command) -> Steps:
             require_not_formatting(controller.namespaces.stored[chosen])
     length = feature.taken(fields.value)
     data = bytes(controller.transfer.receive(command, length)) if length else b""
+    if fields.fid == FeatureId.RESERVATION_PERSISTENCE:
+        persists = bool(ReservationPersistence(fields.value).ptpl)
+        return (yield from reservations.set_persistence(controller, nsids, persists=persists))
+    if fields.fid == FeatureId.HOST_IDENTIFIER:
+        controller.reservations.require_identifier(data)
     timestamp = controller.features.timestamp_value()
     result = features.set(fields.fid, fields.value, nsids, data, save=fields.save)
     if fields.fid == FeatureId.TIMESTAMP:
@@ -102,11 +108,15 @@ def get_features(controller: Controller, command: Command) -> Result:
     feature = _row(controller, fields.fid)
     if fields.select not in list(Select):
         raise NvmeError(Status.INVALID_FIELD, f"select {fields.select} is reserved")
+    if command.entry.nsid == BROADCAST_NSID and fields.fid in _OF_RESERVATIONS:
+        raise NvmeError(Status.INVALID_FIELD, "the feature has a value for each namespace")
     (nsid,) = _namespaces(controller, feature, command.entry.nsid, all_allowed=False)
     if fields.select == Select.SUPPORTED_CAPABILITIES:
         return feature.capabilities
     if feature.placement:
         return placement.get_feature(controller, command)
+    if fields.fid == FeatureId.RESERVATION_PERSISTENCE and fields.select != Select.DEFAULT:
+        return int(controller.reservations.every[nsid].persists)
     value = controller.features.read(fields.select, fields.fid, fields.value, nsid)
     if value.data:
         controller.transfer.send(command, value.data)
@@ -138,6 +148,9 @@ def _namespaces(
             f"namespace {nsid} is of command set {namespace.csi.name}, which has no such feature",
         )
     return [nsid]
+
+
+_OF_RESERVATIONS = (FeatureId.RESERVATION_NOTIFICATION_MASK, FeatureId.RESERVATION_PERSISTENCE)
 
 
 def _nothing(controller: Controller) -> None:
@@ -173,6 +186,7 @@ def _monitor(controller: Controller) -> None:
 _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: _configure_events,
+    FeatureId.HOST_IDENTIFIER: lambda controller: controller.reservations.update(),
     FeatureId.IO_COMMAND_SET_PROFILE: lambda controller: controller.select_command_sets(),
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),

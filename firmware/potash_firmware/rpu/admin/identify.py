@@ -89,7 +89,10 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         return bytes(
             structures.IdentifyNamespace(
-                fpi=capabilities.FPI_SUPPORTED, dlfeat=DEALLOCATION, **_FORMATS
+                rescap=_RESERVATIONS,
+                fpi=capabilities.FPI_SUPPORTED,
+                dlfeat=DEALLOCATION,
+                **_FORMATS,
             )
         )
     return _of_blocks(controller, _find(controller, nsid, _active))
@@ -134,6 +137,7 @@ def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
         metadata_extended=metadata.extended,
         dps=metadata.protection | (capabilities.DPS_FIRST if metadata.first else 0),
         nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+        rescap=_RESERVATIONS,
         fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
         nsattr=_nsattr(namespace),
@@ -150,6 +154,9 @@ def _nsattr(namespace: StoredNamespace) -> int:
 def _format(lbaf: BlockFormat) -> structures.LbaFormat:
     return structures.LbaFormat(ms=lbaf.metadata, lbads=lbaf.block_size.bit_length() - 1)
 
+
+_RESERVATIONS = capabilities.Rescap(-1)
+"""RESCAP: all that there is, of namespaces whose contents are durable."""
 
 _FORMATS: dict[str, Any] = {
     "nlbaf_z": len(FORMATS) - 1,
@@ -274,6 +281,7 @@ def _values_of(namespace: KeyValueNamespace) -> KeyValueStructure:
         nsze=namespace.size,
         nuse=namespace.media.used,
         nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+        rescap=_RESERVATIONS,
         fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
         nsattr=_nsattr(namespace),
         kvf=_value_format(namespace.shape.max_value),
@@ -319,7 +327,7 @@ _IN_COMMON: dict[capabilities.CommandSet, Callable[[Controller], Structure]] = {
         ozcs=READ_ACROSS_ZONES, lbafe=_extensions(DEFAULT_ZONE_SIZE)
     ),
     capabilities.CommandSet.KEY_VALUE: lambda controller: KeyValueStructure(
-        fpi=capabilities.FPI_SUPPORTED, kvf=_value_format(MAX_VALUE)
+        rescap=_RESERVATIONS, fpi=capabilities.FPI_SUPPORTED, kvf=_value_format(MAX_VALUE)
     ),
     capabilities.CommandSet.MEMORY: lambda controller: MemoryStructure(),
     capabilities.CommandSet.COMPUTE: _compute_limits,
@@ -345,6 +353,7 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
             nsfeat=0 if stored else capabilities.NSFEAT_NO_WRITE_CACHE,
             nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
             anagrpid=namespace.shape.ana_group if controller.ana is not None else 0,
+            rescap=_RESERVATIONS if stored else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, StoredNamespace) else 0,
             endgid=ENDURANCE_GROUP if isinstance(namespace, Namespace) and namespace.placed else 0,
             nstat=capabilities.NSTAT_READY,

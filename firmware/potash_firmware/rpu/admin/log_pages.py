@@ -358,6 +358,11 @@ PAGES: dict[int, Page] = {
     logs.LogPage.DEVICE_SELF_TEST: Page(
         Scope.CONTROLLER, lambda controller, *_: controller.self_tests.encode()
     ),
+    logs.LogPage.RESERVATION_NOTIFICATION: Page(
+        Scope.CONTROLLER,
+        lambda controller, *_: controller.reservations.log_page(),
+        after_reading=lambda controller, _: controller.reservations.log_was_read(),
+    ),
     logs.LogPage.SANITIZE_STATUS: Page(
         Scope.CONTROLLER, lambda controller, *_: controller.sanitizing.encode()
     ),

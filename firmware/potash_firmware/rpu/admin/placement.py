@@ -42,6 +42,7 @@ from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
 from potash_firmware.rpu.placement import GROUP, Placement
+from potash_firmware.rpu.reservations import Access
 
 HOST_EVENTS = 1 << 0
 """Log specific parameter of page 23h: events of the host, else those of the controller."""
@@ -203,10 +204,17 @@ def directive_send(controller: Controller, command: Command) -> Result:
 
 
 PLACEMENT_ADMIN = table(
-    Row(AdminOpcode.DIRECTIVE_SEND, directive_send, NamespaceUse.ONE, capability=Oacs.DIRECTIVES),
+    Row(
+        AdminOpcode.DIRECTIVE_SEND,
+        directive_send,
+        Access.OTHER,
+        NamespaceUse.ONE,
+        capability=Oacs.DIRECTIVES,
+    ),
     Row(
         AdminOpcode.DIRECTIVE_RECEIVE,
         directive_receive,
+        Access.OTHER,
         NamespaceUse.ONE,
         capability=Oacs.DIRECTIVES,
     ),
@@ -241,7 +249,7 @@ def management_send(controller: Controller, command: Command) -> Steps:
 
 
 PLACEMENT_IO = table(
-    Row(IoOpcode.IO_MANAGEMENT_RECEIVE, management_receive, NamespaceUse.ONE),
-    Row(IoOpcode.IO_MANAGEMENT_SEND, management_send, NamespaceUse.ONE),
+    Row(IoOpcode.IO_MANAGEMENT_RECEIVE, management_receive, Access.OTHER, NamespaceUse.ONE),
+    Row(IoOpcode.IO_MANAGEMENT_SEND, management_send, Access.OTHER, NamespaceUse.ONE),
 )
 """I/O commands of namespaces with blocks there, as well."""

@@ -17,6 +17,7 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.deadlines import SteppedClock
 from potash_firmware.rpu.dispatch import Row, table
+from potash_firmware.rpu.reservations import Access
 from potash_firmware.rpu.scheduler import Signal, Wait
 
 LATEST = 1 << 62
@@ -37,7 +38,9 @@ class Stepping:
     @property
     def commands(self) -> dict[int, Row]:
         """The row of the command, for the table of Admin commands."""
-        return table(Row(ClockOpcode.ADVANCE, self.advance, effects=CommandEffects(0)))
+        return table(
+            Row(ClockOpcode.ADVANCE, self.advance, Access.OTHER, effects=CommandEffects(0))
+        )
 
     def advance(self, controller: Controller, command: Command) -> Steps:
         """Wait until `service` has advanced the clock. Raises NvmeError for a second one."""

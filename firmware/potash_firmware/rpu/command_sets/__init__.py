@@ -8,7 +8,7 @@ from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
-from potash_firmware.rpu.command_sets import compute, key_value, zoned
+from potash_firmware.rpu.command_sets import compute, key_value, reservations, zoned
 from potash_firmware.rpu.command_sets.memory import access, values
 from potash_firmware.rpu.command_sets.memory import copy as memory_copy
 from potash_firmware.rpu.command_sets.nvm import copy, optional, read_write
@@ -20,82 +20,131 @@ from potash_firmware.rpu.dispatch import (
     send_peer_data,
     table,
 )
+from potash_firmware.rpu.reservations import Access
 
 _WRITES = CommandEffects.LBCC
 
-IO_COMMANDS = table(
-    Row(IoOpcode.FLUSH, read_write.flush, NamespaceUse.ONE_OR_ALL),
-    Row(IoOpcode.WRITE, read_write.write, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.READ, read_write.read, NamespaceUse.ONE),
+_RESERVATIONS = table(
+    *(
+        Row(opcode, handler, Access.OTHER, NamespaceUse.ONE, capability=Oncs.RESERVATIONS)
+        for opcode, handler in (
+            (IoOpcode.RESERVATION_REGISTER, reservations.register),
+            (IoOpcode.RESERVATION_REPORT, reservations.report),
+            (IoOpcode.RESERVATION_ACQUIRE, reservations.acquire),
+            (IoOpcode.RESERVATION_RELEASE, reservations.release),
+        )
+    )
+)
+"""The commands of reservations, which check themselves what others hold."""
+
+_BLOCK_COMMANDS = table(
+    Row(IoOpcode.FLUSH, read_write.flush, Access.WRITE, NamespaceUse.ONE_OR_ALL),
+    Row(IoOpcode.WRITE, read_write.write, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.READ, read_write.read, Access.READ, NamespaceUse.ONE),
     Row(
         IoOpcode.WRITE_UNCORRECTABLE,
         optional.write_uncorrectable,
+        Access.WRITE,
         NamespaceUse.ONE,
         _WRITES,
         Oncs.WRITE_UNCORRECTABLE,
     ),
-    Row(IoOpcode.COMPARE, optional.compare, NamespaceUse.ONE, capability=Oncs.COMPARE),
-    Row(IoOpcode.WRITE_ZEROES, optional.write_zeroes, NamespaceUse.ONE, _WRITES, Oncs.WRITE_ZEROES),
+    Row(IoOpcode.COMPARE, optional.compare, Access.READ, NamespaceUse.ONE, capability=Oncs.COMPARE),
+    Row(
+        IoOpcode.WRITE_ZEROES,
+        optional.write_zeroes,
+        Access.WRITE,
+        NamespaceUse.ONE,
+        _WRITES,
+        Oncs.WRITE_ZEROES,
+    ),
     Row(
         IoOpcode.DATASET_MANAGEMENT,
         optional.dataset_management,
+        Access.WRITE,
         NamespaceUse.ONE,
         _WRITES,
         Oncs.DATASET_MANAGEMENT,
     ),
-    Row(IoOpcode.VERIFY, optional.verify, NamespaceUse.ONE, capability=Oncs.VERIFY),
-    Row(IoOpcode.COPY, copy.copy, NamespaceUse.ONE, _WRITES, Oncs.COPY),
-    Row(AcceleratorOpcode.SEND_DATA, accelerator_command),
-    Row(AcceleratorOpcode.READ_DATA, accelerator_command),
-    Row(AcceleratorOpcode.SEND_PEER_DATA, send_peer_data),
-    Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command),
-    Row(AcceleratorOpcode.READ_FIRMWARE, accelerator_command),
-    Row(AcceleratorOpcode.LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.CONTROL, accelerator_command, effects=_WRITES),
+    Row(IoOpcode.VERIFY, optional.verify, Access.READ, NamespaceUse.ONE, capability=Oncs.VERIFY),
+    Row(IoOpcode.COPY, copy.copy, Access.WRITE, NamespaceUse.ONE, _WRITES, Oncs.COPY),
+    Row(AcceleratorOpcode.SEND_DATA, accelerator_command, Access.OTHER),
+    Row(AcceleratorOpcode.READ_DATA, accelerator_command, Access.OTHER),
+    Row(AcceleratorOpcode.SEND_PEER_DATA, send_peer_data, Access.OTHER),
+    Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command, Access.OTHER),
+    Row(AcceleratorOpcode.READ_FIRMWARE, accelerator_command, Access.OTHER),
+    Row(AcceleratorOpcode.LOCAL_INPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, Access.OTHER, NamespaceUse.ONE),
+    Row(AcceleratorOpcode.CONTROL, accelerator_command, Access.OTHER, effects=_WRITES),
 )
-"""Every command of namespaces with blocks. Control writes blocks when a job's output does."""
+"""Control writes blocks when a job's output does."""
+IO_COMMANDS: Table = {**_BLOCK_COMMANDS, **_RESERVATIONS}
+"""Every command of namespaces with blocks."""
 
 MEMORY_COMMANDS = table(
-    Row(MemoryOpcode.FLUSH, access.flush, NamespaceUse.ONE),
-    Row(MemoryOpcode.MEMORY_COPY, memory_copy.copy, NamespaceUse.ONE, _WRITES),
-    Row(MemoryOpcode.MEMORY_READ, access.read, NamespaceUse.ONE),
-    Row(MemoryOpcode.MEMORY_FILL, access.fill, NamespaceUse.ONE, _WRITES),
-    Row(MemoryOpcode.MEMORY_WRITE, access.write, NamespaceUse.ONE, _WRITES),
-    Row(ValueOpcode.COPY_VALUES, values.copy_values, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.FLUSH, access.flush, Access.WRITE, NamespaceUse.ONE),
+    Row(MemoryOpcode.MEMORY_COPY, memory_copy.copy, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_READ, access.read, Access.READ, NamespaceUse.ONE),
+    Row(MemoryOpcode.MEMORY_FILL, access.fill, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_WRITE, access.write, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(ValueOpcode.COPY_VALUES, values.copy_values, Access.WRITE, NamespaceUse.ONE, _WRITES),
 )
 """Every command of memory namespaces."""
 
 COMPUTE_COMMANDS = table(
-    Row(ComputeOpcode.FLUSH, access.flush, NamespaceUse.ONE),
-    Row(ComputeOpcode.EXECUTE_PROGRAM, compute.execute_program, NamespaceUse.ONE, _WRITES),
-    Row(ChainOpcode.EXECUTE_CHAIN, compute.execute_chain, NamespaceUse.ONE, _WRITES),
+    Row(ComputeOpcode.FLUSH, access.flush, Access.WRITE, NamespaceUse.ONE),
+    Row(
+        ComputeOpcode.EXECUTE_PROGRAM,
+        compute.execute_program,
+        Access.OTHER,
+        NamespaceUse.ONE,
+        _WRITES,
+    ),
+    Row(ChainOpcode.EXECUTE_CHAIN, compute.execute_chain, Access.OTHER, NamespaceUse.ONE, _WRITES),
 )
 """Every command of compute namespaces."""
 
-KEY_VALUE_COMMANDS = table(
-    Row(KeyValueOpcode.FLUSH, key_value.flush, NamespaceUse.ONE),
-    Row(KeyValueOpcode.STORE, key_value.store, NamespaceUse.ONE, _WRITES),
-    Row(KeyValueOpcode.RETRIEVE, key_value.retrieve, NamespaceUse.ONE),
-    Row(KeyValueOpcode.LIST, key_value.list_keys, NamespaceUse.ONE),
-    Row(KeyValueOpcode.DELETE, key_value.delete, NamespaceUse.ONE, _WRITES),
-    Row(KeyValueOpcode.EXIST, key_value.exist, NamespaceUse.ONE),
+_KEY_VALUE_ROWS = table(
+    Row(KeyValueOpcode.FLUSH, key_value.flush, Access.WRITE, NamespaceUse.ONE),
+    Row(KeyValueOpcode.STORE, key_value.store, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(KeyValueOpcode.RETRIEVE, key_value.retrieve, Access.READ, NamespaceUse.ONE),
+    Row(KeyValueOpcode.LIST, key_value.list_keys, Access.OTHER, NamespaceUse.ONE),
+    Row(KeyValueOpcode.DELETE, key_value.delete, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(KeyValueOpcode.EXIST, key_value.exist, Access.OTHER, NamespaceUse.ONE),
 )
+KEY_VALUE_COMMANDS: Table = {**_KEY_VALUE_ROWS, **_RESERVATIONS}
 """Every command of key value namespaces."""
 
 _ZONE_ROWS = table(
-    Row(IoOpcode.WRITE, zoned.write, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.READ, zoned.read, NamespaceUse.ONE),
-    Row(IoOpcode.WRITE_UNCORRECTABLE, zoned.write_uncorrectable, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.COMPARE, zoned.compare, NamespaceUse.ONE),
-    Row(IoOpcode.WRITE_ZEROES, zoned.write_zeroes, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.VERIFY, zoned.verify, NamespaceUse.ONE),
-    Row(IoOpcode.ZONE_MANAGEMENT_SEND, zoned.zone_management_send, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.ZONE_MANAGEMENT_RECEIVE, zoned.zone_management_receive, NamespaceUse.ONE),
-    Row(IoOpcode.ZONE_APPEND, zoned.zone_append, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.WRITE, zoned.write, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.READ, zoned.read, Access.READ, NamespaceUse.ONE),
+    Row(
+        IoOpcode.WRITE_UNCORRECTABLE,
+        zoned.write_uncorrectable,
+        Access.WRITE,
+        NamespaceUse.ONE,
+        _WRITES,
+    ),
+    Row(IoOpcode.COMPARE, zoned.compare, Access.READ, NamespaceUse.ONE),
+    Row(IoOpcode.WRITE_ZEROES, zoned.write_zeroes, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.VERIFY, zoned.verify, Access.READ, NamespaceUse.ONE),
+    Row(
+        IoOpcode.ZONE_MANAGEMENT_SEND,
+        zoned.zone_management_send,
+        Access.WRITE,
+        NamespaceUse.ONE,
+        _WRITES,
+    ),
+    Row(
+        IoOpcode.ZONE_MANAGEMENT_RECEIVE,
+        zoned.zone_management_receive,
+        Access.READ,
+        NamespaceUse.ONE,
+    ),
+    Row(IoOpcode.ZONE_APPEND, zoned.zone_append, Access.WRITE, NamespaceUse.ONE, _WRITES),
 )
 _BLOCKS_ALONE = {AcceleratorOpcode.LOCAL_OUTPUT, AcceleratorOpcode.APPEND_LOCAL_OUTPUT}
 """Commands that zoned namespaces lack: the blocks of a job's output are not known when writes are

@@ -104,6 +104,7 @@ class FastPath:
         controller, timed = self._controller, self._timed
         began = perf_counter_ns()
         namespaces, dma = controller.namespaces.accessible, controller.board.dma
+        restricted = controller.reservations.restricted
         views_of, known_views, staging = dma.views, dma.known_views, None
         block_at: Views = dma.block
         if dma.remote:
@@ -133,7 +134,7 @@ class FastPath:
                 if nsid != last_nsid:
                     namespace = namespaces.get(nsid)
                     path = None if namespace is None else namespace.fast_path
-                    if path is None or (csi is not None and path.csi != csi):
+                    if path is None or nsid in restricted or (csi is not None and path.csi != csi):
                         break
                     csi, read, write, unit, zero_based, most, units, media = path
                     last_nsid, counted, bound = nsid, None, units - zero_based

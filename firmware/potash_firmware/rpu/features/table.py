@@ -255,6 +255,9 @@ def _host_identifier_size(dword: int) -> int:
     return features.EXTENDED_HOST_IDENTIFIER_SIZE if extended else features.HOST_IDENTIFIER_SIZE
 
 
+_DURABLE = frozenset({CommandSet.NVM, CommandSet.ZONED, CommandSet.KEY_VALUE})
+"""Command sets of namespaces whose contents are durable."""
+
 FEATURES: dict[int, Feature] = {
     features.FeatureId.ARBITRATION: Feature(
         features.Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
@@ -351,7 +354,16 @@ FEATURES: dict[int, Feature] = {
         features.HostIdentifier,
         taken=_host_identifier_size,
         given=_host_identifier_size,
-        values="64 or 128 bits",
+        values="64 or 128 bits, as many as those of other hosts and of registrants",
+    ),
+    features.FeatureId.RESERVATION_NOTIFICATION_MASK: Feature(
+        features.ReservationNotificationMask, namespace_specific=True, command_sets=_DURABLE
+    ),
+    features.FeatureId.RESERVATION_PERSISTENCE: Feature(
+        features.ReservationPersistence,
+        namespace_specific=True,
+        command_sets=_DURABLE,
+        persistent=True,
     ),
     features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
         placement=True, persistent=True, values="no other than it has: enabled, configuration 0"
@@ -372,7 +384,7 @@ FEATURES: dict[int, Feature] = {
         features.NamespaceWriteProtection,
         check=_check_write_protection,
         namespace_specific=True,
-        command_sets=frozenset({CommandSet.NVM, CommandSet.ZONED, CommandSet.KEY_VALUE}),
+        command_sets=_DURABLE,
         persistent=True,
         values="No Write Protect and Write Protect",
     ),

@@ -40,6 +40,7 @@ from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
+from potash_firmware.rpu.reservations import NO_NOTIFICATIONS, SavedNotifications, SavedReservation
 from potash_firmware.rpu.times import namespace_sizes
 from potash_wire.records import U8, U16, U32, U64, Range, Record, Stored
 from pyvfio_user.protocol import Buffer
@@ -124,6 +125,8 @@ class SavedDrive(NamedTuple):
     reachability: tuple[bool, Number]
     compute: tuple[SavedCompute, ...]
     unreported: tuple[bool, bool]
+    reservations: tuple[SavedReservation, ...] = ()
+    notifications: SavedNotifications = NO_NOTIFICATIONS
 
 
 def save(
@@ -158,6 +161,7 @@ def save(
             for nsid, state in controller.compute.states.items()
         ),
         unreported=controller.unreported,
+        reservations=controller.reservations.every.save(),
         **{name: part.save() for name, part in _session(controller).items()},
     )
     sections = {RECORD: [encode(drive)]}
@@ -274,6 +278,7 @@ class Loadable:
         firmware.active = drive.active_slot if drive.active_slot in slots else 1
         firmware.next = drive.next_slot if drive.next_slot in slots else None
         controller.health.load(self.health)
+        controller.reservations.every.load(drive.reservations)
         controller.thermal.update()
         controller.persistence.states.load(self.states)
         if controller.timing is not None:
@@ -305,6 +310,7 @@ def _session(controller: Controller) -> dict[str, Any]:
     """The parts whose states are fields of `SavedDrive` as they are, by the names of these."""
     return {
         "features": controller.features,
+        "notifications": controller.reservations,
         "warned": controller.alerts,
         "errors": controller.reports.errors,
         "changed_namespaces": controller.reports.changed_namespaces,

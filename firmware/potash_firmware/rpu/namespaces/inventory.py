@@ -23,6 +23,7 @@ from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamesp
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 from potash_firmware.rpu.part import Part
+from potash_firmware.rpu.reservations import Reservations
 
 StoredNamespace = Namespace | KeyValueNamespace
 """A namespace whose contents are durable."""
@@ -58,6 +59,7 @@ class Namespaces(Part):
         )
         self.features = Features(limits, board.sidecar, clock)
         """The drive's features, whose values are checked against its namespaces."""
+        self.reservations = Reservations(board.sidecar, self.every.__contains__)
         bar = board.memory_bar
         for nsid, shape in board.drive.shapes.items():
             if shape.csi == CommandSet.MEMORY:

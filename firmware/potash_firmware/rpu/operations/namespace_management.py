@@ -247,6 +247,7 @@ class Management:
     def _forget(self, nsids: Iterable[int]) -> Steps:
         for nsid in nsids:
             self.namespaces.features.forget_namespace(nsid)
+            self.namespaces.reservations.forget(nsid)
         self.namespaces.features.put_saved()
         yield from self.uncorrectable.saving()
         return None

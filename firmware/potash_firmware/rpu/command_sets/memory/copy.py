@@ -30,6 +30,7 @@ from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.peer_memory import PeerMemory
+from potash_firmware.rpu.reservations import Access
 from potash_firmware.rpu.scheduler import Later
 
 if TYPE_CHECKING:  # importing it loads NumPy, which only modelled time needs
@@ -149,6 +150,7 @@ def _blocks(controller: Controller, target: MemoryNamespace, item: BlockSourceRa
             Status.INVALID_NAMESPACE, f"no namespace {item.snsid:#x} of blocks is attached"
         )
     controller.namespaces.require_usable(item.snsid)
+    controller.reservations.require(item.snsid, Access.READ)
     controller.reachability.require_copyable(target.nsid, item.snsid, item.sopt)
     first, length = namespace.byte_range(item.slba, item.blocks)
     blocks.require_correctable(namespace, item.slba, item.blocks)

@@ -20,6 +20,7 @@ from potash_firmware.rpu.command_sets.memory.copy import destination
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.reservations import Access
 
 MOST_AT_ONCE = 4096
 """Values that one step copies, however small they are."""
@@ -84,6 +85,7 @@ def _check(
         )
     controller.namespaces.require_accessible(source.nsid)
     namespace.in_flight.require_open()
+    controller.reservations.require(source.nsid, Access.READ)
     controller.reachability.require(target.nsid, source.nsid)
     return namespace
 

@@ -37,6 +37,7 @@ from potash_firmware.rpu.command_sets.nvm.optional import differs
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.faults import is_lost, lost
 from potash_firmware.rpu.outstanding import FirstHalf
+from potash_firmware.rpu.reservations import Access
 from potash_firmware.rpu.scheduler import Later, Signal, Wait, never
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class _CompareAndWrite:
                 yield self._delay
             if is_lost(self._first_faults, self.first):
                 yield from lost()
+            self._require_unreserved()
             blocks = yield from self._free_blocks()
             work = self._begin(blocks)
         except (NvmeError, GeneratorExit) as error:
@@ -176,6 +178,16 @@ class _CompareAndWrite:
         yield Wait({work}, never)
         steps = self._report_write(blocks, work)
         return (yield from self.controller.scheduler.not_before(self._write_due, steps))
+
+    def _require_unreserved(self) -> None:
+        """Raise NvmeError if a reservation denies either command."""
+        reservations = self.controller.reservations
+        reservations.require(self.first.entry.nsid, Access.READ)
+        try:
+            reservations.require(self.second.entry.nsid, Access.WRITE)
+        except NvmeError as error:
+            self._second_error = error
+            raise NvmeError(Status.FAILED_FUSED_COMMAND, "its second half failed") from None
 
     def _free_blocks(self) -> Generator[Any, Any, Target]:
         """The blocks of both commands, once nothing is in the way. Raises NvmeError."""
