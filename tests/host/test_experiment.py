@@ -398,6 +398,14 @@ def test_results_have_a_directory_by_the_name_of_the_experiment(
     assert (files.folder / "results" / "mine-small" / "results.csv").exists()
 
 
+def test_a_scheduler_is_a_setting_of_drives_and_not_of_a_model(files: Files) -> None:
+    files.write(FILE.replace("size = [1, 4, 100]", 'size = [1]\nscheduler = ["fifo", "rr:9us"]'))
+    tasks = plan.read(files.folder / "mine.toml").tasks()
+    assert [task.drive["scheduler"] for task in tasks[::3]] == ["fifo", "rr:9us"]
+    files.write(MODEL.replace("[small]", 'scheduler = ["mine"]\n[small]'), MODELLED)
+    assert "scheduler" not in (plan.read(files.folder / "mine.toml").tasks()[0].model or {})
+
+
 def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:
     rows: list[dict[str, Any]] = [{"method": "a", "x": x, "y": 10 + x} for x in (0, 1)]
     root = xml.fromstring(plot.draw(plot.Plot("x", "y"), rows))

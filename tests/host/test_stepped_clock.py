@@ -189,6 +189,30 @@ def executions(units: int, scheduler: str, **options: Any) -> list[int]:
         return [one.completed - began for one in sorted(found, key=lambda one: one.cid)]
 
 
+URGENT = """
+from potash.extend import device_program
+
+def work(ranges, parameters, data):
+    return 0
+
+for urgency in (1, 2):
+    device_program(name=f"of {urgency}", run_time=f"fixed=100us,priority={urgency}")(work)
+"""
+
+
+def test_an_extension_s_more_urgent_program_takes_the_unit(tmp_path: Path) -> None:
+    clock = HostClock()
+    options = {"compute_namespaces": 1, "compute_units": 1, "scheduler": "priority"}
+    with stepped(clock, 8, extensions=[written(tmp_path, URGENT)], **options) as device:
+        compute, before = device.compute_namespace(), device.traffic()
+        less = compute.submit(len(DeviceProgram))
+        clock.now += 40_000
+        compute.submit(len(DeviceProgram) + 1).result()
+        less.result()
+        ends = [one.completed - one.arrived for one in device.traffic(before).completions]
+        assert ends == [100_000, 200_000]
+
+
 def test_units_and_their_scheduler_decide_when_executions_end(tmp_path: Path) -> None:
     assert executions(1, "fifo") == [sum(TIMES[: count + 1]) for count in range(4)]
     first, second, third, fourth = TIMES

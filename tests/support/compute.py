@@ -44,7 +44,7 @@ class Asked:
 class FakeEngine:
     """Keeps what it is asked, until the test has it end."""
 
-    device_defined = BUILT_IN
+    device_defined = (0,) * BUILT_IN
 
     def __init__(self) -> None:
         self.checks: deque[tuple[Shared, Future[Execution]]] = deque()

@@ -100,7 +100,9 @@ class Controller:
         self.apu = apu = ApuLink(buffers, self.timers)
         self.engine = engine or apu.engine
         if settings.extensions is not None:
-            self.engine.device_defined += len(settings.extensions.programs)
+            self.engine.device_defined += tuple(
+                program.run_time.priority for program in settings.extensions.programs.values()
+            )
         times = Times(board, settings, namespaces, apu, clock)
         self.deadlines, self.scheduler = times.deadlines, times.scheduler
         self.timing, self.job_time = times.timing, times.job_time

@@ -9,12 +9,13 @@ from potash_device.flash.profiles import from_mapping
 from potash_firmware.extension_files import load
 from potash_firmware.ftl.interface import Ftl
 
-_OPTIONS = ("drive", "ftl", "policies", "extensions")
+OPTIONS = ("drive", "ftl", "policies", "extensions")
+"""Options of `potash serve` that are for a model, too."""
 
 
 def profile(options: Mapping[str, Any]) -> Profile:
     """The profile of a table [model]. Raises TimingError."""
-    keys = {name: value for name, value in options.items() if name not in _OPTIONS}
+    keys = {name: value for name, value in options.items() if name not in OPTIONS}
     if "drive" in options:
         keys["base"] = options["drive"]
     try:

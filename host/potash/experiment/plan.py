@@ -32,7 +32,7 @@ DRIVES, DEPTH = "drives", "depth"
 COUNTED = ("commands", "admin_commands", "to_host", "from_host", "moved", "completed")
 MEASURED = ("version", "point", "repetition", "seed", "method", "elapsed_ns", *COUNTED)
 """Columns of the results besides parameters and what functions return."""
-SETTINGS = {"profile": "drive", "ftl": "ftl", "policy": "policies"}
+SETTINGS = {"profile": "drive", "ftl": "ftl", "policy": "policies", "scheduler": "scheduler"}
 """Parameters that are settings of the drives, and the keywords that they become."""
 
 
@@ -148,7 +148,7 @@ class Experiment:
         if found.get("time") == "modelled":
             found.setdefault("clock", "stepped")
         for name, keyword in SETTINGS.items():
-            if name in parameters:
+            if name in parameters and (self.model is None or keyword in models.OPTIONS):
                 value = parameters[name]
                 found[keyword] = [value] if keyword == "policies" else value
         return found

@@ -47,7 +47,7 @@ class ApuEngine:
         asking: called before something is asked of the APU.
     """
 
-    device_defined = len(DeviceProgram)
+    device_defined = (0,) * len(DeviceProgram)
 
     send: Callable[[ToApu | bytes], None]
     new_tag: Callable[[], int]

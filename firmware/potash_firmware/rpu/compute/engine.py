@@ -50,8 +50,8 @@ class Execution(NamedTuple):
 class ProgramEngine(Protocol):
     """The component that runs the programs of all compute namespaces."""
 
-    device_defined: int
-    """Programs that are there from the start, at the first indexes."""
+    device_defined: tuple[int, ...]
+    """The priorities of the programs that are there from the start, at the first indexes."""
     ended: deque[Future[Any]]
     """Futures that have ended, for the RPU to take out."""
 

@@ -263,8 +263,8 @@ class Programs:
             self._drop(program)
         limits = self.limits
         self._programs = {
-            index: Program(index, active=index < limits.activated, sound=True)
-            for index in range(min(self.engine.device_defined, limits.programs))
+            index: Program(index, active=index < limits.activated, sound=True, priority=priority)
+            for index, priority in enumerate(self.engine.device_defined[: limits.programs])
         }
 
     # Moving to another process.
