@@ -273,6 +273,18 @@ class RandomWriteAreas(TypedDict):
     committed: Annotated[Count, "Pages of 4 KiB programmed from areas."]
 
 
+class ValueLogs(TypedDict):
+    """Bytes of the logs of key value namespaces, and of their indexes."""
+
+    stored: Annotated[Count, "Bytes of values that hosts stored."]
+    written: Annotated[Count, "Bytes of pages of the logs that were written to flash."]
+    moved: Annotated[Count, "Bytes of values that were moved within the logs, to have room."]
+    index: Annotated[Count, "Bytes of pages of indexes that were written to flash."]
+    write_amplification: Annotated[
+        Amount, "Bytes of these pages for each byte stored, before the FTL's own relocations."
+    ]
+
+
 class ModelledTime(TypedDict):
     """The modelled time of the drive; times are in the guest's seconds, the factor included."""
 
@@ -292,6 +304,7 @@ class ModelledTime(TypedDict):
     read_cache: Annotated[CacheAccesses, "The read cache."]
     copied_back: Annotated[Count, "Pages of 4 KiB relocated within their dies (copy back)."]
     areas: Annotated[RandomWriteAreas, "Random write areas of zones."]
+    values: Annotated[ValueLogs, "Key value namespaces on flash."]
 
 
 class PlacementHandle(TypedDict):

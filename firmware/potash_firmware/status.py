@@ -12,7 +12,7 @@ import socket
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from csd_spec.status import StatusId
 from csd_spec.text import plain
@@ -24,15 +24,13 @@ from potash_firmware.log_components import component_of
 from potash_firmware.mailbox.shared import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.statistics import BOUNDS, Histogram
 from potash_firmware.rpu.timing.holding import Cause, Holding
 from potash_firmware.rpu.timing.report import timing_log
 from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
-
-if TYPE_CHECKING:
-    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +166,7 @@ def snapshot(device: Running) -> reported.Snapshot:
             _accelerator(identifier, device.counters.row(place))
             for identifier, place in device.accelerators.items()
         ],
-        modelled=None if core.timing is None else _modelled(core.timing, rpu.holding),
+        modelled=_modelled(core, rpu.holding),
         extensions=[
             reported.Extension(
                 kind=one.kind,
@@ -203,8 +201,11 @@ def snapshot(device: Running) -> reported.Snapshot:
     )
 
 
-def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.ModelledTime:
-    log = timing_log(timing)
+def _modelled(core: Controller, holding: Holding | None) -> reported.ModelledTime | None:
+    timing, value_time = core.timing, core.value_time
+    if timing is None or value_time is None:
+        return None
+    log, values = timing_log(timing), value_time.counters
     scale = timing.factor / NANOSECONDS
     return reported.ModelledTime(
         factor=log.factor,
@@ -256,6 +257,13 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
         read_cache=reported.CacheAccesses(hits=log.read_hits, misses=log.read_misses),
         copied_back=log.copied,
         areas=reported.RandomWriteAreas(written=log.area_writes, committed=log.commits),
+        values=reported.ValueLogs(
+            stored=values.stored,
+            written=values.written,
+            moved=values.moved,
+            index=values.index,
+            write_amplification=values.write_amplification,
+        ),
     )
 
 

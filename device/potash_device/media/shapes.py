@@ -18,9 +18,8 @@ from potash_wire.records import U8, U32, Range
 
 BLOCK_SIZES = (512, 4096)
 METADATA_SIZES = (8, 16, 64)
-DEFAULT_BLOCK_SIZE = 4096
-DEFAULT_SIZE = 1 << 30
-"""Bytes of a namespace that nothing is said of."""
+DEFAULT_BLOCK_SIZE, DEFAULT_SIZE = 4096, 1 << 30
+"""Bytes of a block, and of a namespace, that nothing is said of."""
 
 MEMORY_UNIT = 4096
 """Bytes; the size of a memory namespace is a multiple of it."""
@@ -29,6 +28,8 @@ FLASH_PAGE = 4096
 """Bytes of a logical page of a modelled drive."""
 INDEX_ENTRY = 32
 """Bytes of a key in an index on modelled flash."""
+SPARE = 8
+"""A log of values has so many spare pages, and another one for so many pages of values."""
 
 MAX_VALUE = 512 << 10
 """Bytes of a value: as many as one command moves (MDTS)."""
@@ -232,11 +233,14 @@ class NamespaceShape(NamedTuple):
 
     @property
     def flash_size(self) -> int:
-        """Bytes of pages of a modelled drive: of the blocks, or of values and their index."""
-        if not self.has_values:
-            return self.data_size
+        """Bytes of pages of a modelled drive: of the blocks, or of values."""
+        return sum(self.value_pages) * FLASH_PAGE if self.has_values else self.data_size
+
+    @property
+    def value_pages(self) -> tuple[int, int, int]:
+        """Pages of a modelled drive: of values, their index, and spare ones of their log."""
         pages = -(-self.size // FLASH_PAGE)
-        return (pages + -(-pages * INDEX_ENTRY // FLASH_PAGE)) * FLASH_PAGE
+        return pages, -(-pages * INDEX_ENTRY // FLASH_PAGE), SPARE + pages // SPARE
 
     @property
     def description(self) -> str:

@@ -50,12 +50,15 @@ class Times:
             from potash_firmware.rpu.timing.modelled import ModelledTime
             from potash_firmware.rpu.timing.values import ValueTime
 
+            sizes, zones, logs = namespace_sizes(namespaces)
             self.timing = timing = ModelledTime(
                 time,
-                *namespace_sizes(namespaces),
+                sizes,
+                zones,
                 self.deadlines.clock,
                 self.deadlines.lateness,
                 board.trace,
+                logs,
             )
             namespaces.on_change = lambda: timing.place(*namespace_sizes(namespaces))
             self.value_time = ValueTime(timing, namespaces, index_on_flash=time.index_on_flash)
@@ -79,8 +82,11 @@ def _scheduler(settings: RpuSettings) -> UnitScheduler:
     return schedulers.named(compute.scheduler, compute.units, registered)
 
 
-def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:
-    """Bytes of flash of the durable namespaces, and the zones of those that have some."""
+def namespace_sizes(
+    namespaces: Namespaces,
+) -> tuple[dict[int, int], dict[int, ZoneShape], set[int]]:
+    """Bytes of flash of the durable namespaces, the zones of those that have some, and the
+    namespaces with values."""
     from potash_device.flash.scaling import ZoneShape  # which is for modelled drives
 
     shapes = {nsid: ns.shape for nsid, ns in namespaces.stored.items()}
@@ -89,4 +95,5 @@ def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, Z
         for nsid, shape in shapes.items()
         if shape.zones
     }
-    return {nsid: shape.flash_size for nsid, shape in shapes.items()}, zones
+    logs = {nsid for nsid, shape in shapes.items() if shape.has_values}
+    return {nsid: shape.flash_size for nsid, shape in shapes.items()}, zones, logs

@@ -77,6 +77,8 @@ METRICS = {
     "lost_pages_total": "Pages of 4 KiB that could not be read when they were relocated.",
     "refreshed_pages_total": "Pages of 4 KiB relocated as they were old, or were read often.",
     "copied_back_pages_total": "Pages of 4 KiB relocated within their dies (copy back).",
+    "values_stored_bytes_total": "Bytes of values that hosts stored by keys.",
+    "values_flash_bytes_total": "Bytes of pages written to flash for values, or their index.",
     "placement_host_bytes_total": "Bytes that hosts wrote by a placement handle.",
     "placement_media_bytes_total": "Bytes written to flash for a placement handle, by reason.",
     "read_cache_accesses_total": "Reads of pages on flash, by the result in the read cache.",
@@ -165,7 +167,7 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
 
 
 def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
-    wear = given["wear"]
+    wear, logs = given["wear"], given["values"]
     yield Sample("lateness_seconds", {}, given["lateness"])
     yield Sample("frozen_seconds_total", {}, given["frozen_seconds"])
     for cause, stops in (
@@ -192,6 +194,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
         ("resources", "resource", _each(given["busy"], "number")),
         ("superblocks", "state", states),
         ("superblock_erases", "quantile", quantiles),
+        ("values_flash_bytes_total", "kind", {"log": logs["written"], "index": logs["index"]}),
     )
     for metric, label, values in labelled:
         for key, value in values.items():
@@ -203,6 +206,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
     yield Sample("slc_programs_total", {}, given["slc"]["programs"])
     yield Sample("copied_back_pages_total", {}, given["copied_back"])
     yield Sample("folded_pages_total", {}, given["slc"]["folded"])
+    yield Sample("values_stored_bytes_total", {}, logs["stored"])
     errors = given["errors"]
     yield Sample("flash_read_retries_total", {}, errors["retries"])
     yield Sample("flash_uncorrectable_reads_total", {}, errors["uncorrectable"])

@@ -85,13 +85,18 @@ def _buffers(*, inwards: bool) -> Charge:
     return charge
 
 
+def _flush(controller: Controller, timing: ModelledTime, command: Command) -> int:
+    assert controller.value_time is not None
+    return controller.value_time.flush()
+
+
 _BLOCKS: dict[int, Charge] = {
     AcceleratorOpcode.SEND_DATA: _buffers(inwards=True),
     AcceleratorOpcode.SEND_PEER_DATA: _buffers(inwards=True),
     AcceleratorOpcode.READ_DATA: _buffers(inwards=False),
     AcceleratorOpcode.SEND_FIRMWARE: _buffers(inwards=True),
     AcceleratorOpcode.READ_FIRMWARE: _buffers(inwards=False),
-    IoOpcode.FLUSH: lambda controller, timing, command: timing.flush(),
+    IoOpcode.FLUSH: _flush,
     IoOpcode.READ: _blocks(_sent),
     IoOpcode.WRITE: _write,
     IoOpcode.COMPARE: _blocks(_compared),
@@ -109,7 +114,12 @@ _ZONED = {
     if opcode not in (IoOpcode.WRITE, IoOpcode.WRITE_ZEROES)
 }
 """Writes to zones ask the drive themselves, where the zone takes them."""
-_CHARGES = {CommandSet.NVM: _BLOCKS, CommandSet.ZONED: _ZONED, CommandSet.MEMORY: _MEMORY}
+_CHARGES: dict[CommandSet, dict[int, Charge]] = {
+    CommandSet.NVM: _BLOCKS,
+    CommandSet.ZONED: _ZONED,
+    CommandSet.MEMORY: _MEMORY,
+    CommandSet.KEY_VALUE: {IoOpcode.FLUSH: _flush},
+}
 
 
 def timed(tables: Mapping[CommandSet, Table]) -> dict[CommandSet, Table]:

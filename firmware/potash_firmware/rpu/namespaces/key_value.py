@@ -14,7 +14,7 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.values import ValueStore
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
-from potash_firmware.rpu.namespaces.value_pages import ValuePages
+from potash_firmware.rpu.namespaces.value_log import ValueLog
 
 
 @dataclass(eq=False)
@@ -33,12 +33,12 @@ class KeyValueNamespace:
     unformatted: int = 0
     """Per cent of a format that are still to be done."""
 
-    pages: ValuePages | None = None
-    """The pages of modelled flash that values have; None if none has any, or without a model."""
+    log: ValueLog | None = None
+    """The log on modelled flash; None before any value is in it, or without a model."""
 
     def erased(self) -> None:
         """There is no value any more."""
-        self.pages = None
+        self.log = None
 
     @property
     def size(self) -> int:

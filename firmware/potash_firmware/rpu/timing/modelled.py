@@ -79,9 +79,10 @@ class UnreadableError(NvmeError):
 class ModelledTime:
     """The modelled time of one controller.
 
-    `sizes` are the bytes of namespaces with blocks, by identifier, and `zones` the zones of those
-    that have some, `lateness` how much later than their deadlines commands are completed. Raises
-    ValueError for namespaces that the drive has no room for, and for pieces that it does not have.
+    `sizes` are the bytes of flash of namespaces, by identifier, `zones` the zones of those that
+    have some, and `logs` the namespaces with a log of values; `lateness` is how much later than
+    their deadlines commands are completed. Raises ValueError for namespaces that the drive has no
+    room for, and for pieces that it does not have.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ModelledTime:
         clock: GuestClock,
         lateness: Histogram,
         trace: Trace,
+        logs: Collection[int] = (),
     ) -> None:
         self.drive = settings.drive
         self.factor = settings.factor
@@ -130,9 +132,9 @@ class ModelledTime:
         self.completion_count = 0
         """All completions, those included that are no longer kept."""
         self.drive.on_failure = self._request_failed
-        self._begin(settings.held or Held(), sizes, zones)
+        self._begin(settings.held or Held(), sizes, zones, logs)
 
-    def _begin(self, held: Held, sizes: Sizes, zones: Zones) -> None:
+    def _begin(self, held: Held, sizes: Sizes, zones: Zones, logs: Collection[int]) -> None:
         """Go on with the drive, and the parts of it that namespaces have. Raises ValueError."""
         profile = self.drive.profile
         self._good = self.drive.good
@@ -144,7 +146,7 @@ class ModelledTime:
         shapes = self._zones
         kept = [o for o in held.zones if o.nsid in shapes and o.zone in range(shapes[o.nsid].zones)]
         self._streams = ZoneStreams(profile, kept)
-        self.place(sizes, zones)
+        self.place(sizes, zones, logs)
         known = {stream for _, _, stream in self._streams.every}
         for stream in set(self.drive.zone_streams) - known:
             self._submit(Op.RESET, _WHOLE, 0, stream=stream)
@@ -153,7 +155,7 @@ class ModelledTime:
         """The state of the drive for another process; empty if it does not move."""
         return b"" if self._keeper is None else self._keeper.carried(self.drive, self.held)
 
-    def load(self, state: bytes, sizes: Sizes, zones: Zones) -> None:
+    def load(self, state: bytes, sizes: Sizes, zones: Zones, logs: Collection[int] = ()) -> None:
         """Go on with the drive of another process, which was saved; or else with this one, with a
         line in the log."""
         if self._keeper is None or not state:
@@ -163,18 +165,20 @@ class ModelledTime:
             held = self._keeper.load_held(BytesIO(state))
             require_sound(self.drive.profile, held)
             self._keeper.replace(self.drive, BytesIO(state))
-            self._begin(held, sizes, zones)
+            self._begin(held, sizes, zones, logs)
         except (ValueError, FtlError, NvmeError) as error:
             log.warning("the state of the modelled drive is not taken: %s; %s", error, _AS_BEFORE)
 
-    def place(self, sizes: Sizes, zones: Zones) -> None:
-        """Adapt to changed namespaces: deleted ones are trimmed. Raises ValueError."""
+    def place(self, sizes: Sizes, zones: Zones, logs: Collection[int] = ()) -> None:
+        """Adapt to changed namespaces: deleted ones are trimmed. A log gets the pages that are
+        free, if it cannot have all its spare ones. Raises ValueError."""
         layout, before = self._layout, self._zones
         self._zone_sizes = {nsid: shape.size for nsid, shape in zones.items()}
         self._zones = self._fitting(sizes, zones)
         pages = {nsid: -(-size // PAGE) for nsid, size in sizes.items()}
         for nsid in list(layout.placed):
-            same = layout.pages(nsid) == pages.get(nsid)
+            has, asked = layout.pages(nsid), pages.get(nsid, 0)
+            same = has == asked or (nsid in logs and has < asked)
             if not same or before.get(nsid) != self._zones.get(nsid):
                 for stream in self._streams.take(nsid):
                     self._submit(Op.RESET, _WHOLE, self.clock.now(), stream=stream)
@@ -185,7 +189,8 @@ class ModelledTime:
                 # Namespaces that end within a page may have more pages in all than the drive; the
                 # last one shares the page before its last.
                 excess = count - layout.free
-                layout.place(nsid, count - excess if 0 < excess <= len(pages) else count)
+                fewer = 0 < excess <= len(pages) or nsid in logs
+                layout.place(nsid, min(count, layout.free) if fewer else count)
 
     def _fitting(self, sizes: Sizes, zones: Zones) -> dict[int, ZoneShape]:
         """The namespaces for whose zones there are superblocks. Others are like those without zones
@@ -215,6 +220,10 @@ class ModelledTime:
     def pieces(self, nsid: int) -> Sequence[tuple[int, int]]:
         """The pieces of the drive that a namespace has: first page and number."""
         return self._layout.placed.get(nsid, ())
+
+    def size(self, nsid: int) -> int:
+        """Bytes of the pages that a namespace has."""
+        return self._layout.pages(nsid) * PAGE
 
     def owner(self, page: int) -> tuple[int, int]:
         """See `Layout.owner`."""

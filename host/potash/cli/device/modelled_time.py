@@ -255,9 +255,9 @@ def _drive(
         if shape.zones
     ]
     records = sum(shape.size - shape.data_size for shape in shapes if shape.zones)
-    indexes = sum(shape.flash_size - shape.size for shape in shapes if shape.has_values)
+    overhead = sum(shape.flash_size - shape.size for shape in shapes if shape.has_values)
     pages = sum(-(-shape.flash_size // PAGE) for shape in shapes)
-    capacity = max(pages * PAGE, media.capacity - records + indexes)
+    capacity = max(pages * PAGE, media.capacity - records + overhead)
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
         if more := max(0, streams - profile.streams):
