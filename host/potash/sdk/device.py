@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from potash.sdk.compute_namespace import ComputeNamespace
     from potash.sdk.kv_namespace import KeyValueNamespace
     from potash.sdk.memory_namespace import MemoryNamespace
+    from potash.sdk.reservations import Reservations
 
 IDENTIFY_HEADER_DWORDS = 4
 
@@ -85,6 +86,18 @@ class Device(Commands):
         from potash.sdk.kv_namespace import KeyValueNamespace
 
         return KeyValueNamespace(self, self._first_of(CommandSet.KEY_VALUE, nsid))
+
+    def reservations(self, nsid: int | None = None) -> Reservations:
+        """The reservations of the namespace with an identifier; without one of the device's own."""
+        from potash.sdk.reservations import Reservations
+
+        return Reservations(self, self.nsid if nsid is None else nsid)
+
+    def set_host_identifier(self, identifier: bytes) -> None:
+        """Say by 8 or 16 bytes which host uses the controller, until it is reset."""
+        from potash.sdk.reservations import set_host_identifier
+
+        set_host_identifier(self, identifier)
 
     def _first_of(self, csi: CommandSet, nsid: int | None) -> int:
         try:
