@@ -138,8 +138,8 @@ static long (*const tflite_close)(long model) = (void *)12;
 enum {
 	KV_NO_KEY = -2,        /* the key does not exist */
 	KV_UNREADABLE = -5,    /* reading has failed */
-	KV_UNREACHABLE = -13,  /* the compute namespace does not reach the namespace */
-	KV_BUSY = -16,         /* the namespace is being formatted, erased, or deleted */
+	KV_UNREACHABLE = -13,  /* the namespace cannot be reached or accessed, or is reserved */
+	KV_BUSY = -16,         /* it is being formatted, erased or deleted */
 	KV_NO_NAMESPACE = -19, /* no such key value namespace is attached */
 	KV_INVALID = -22,      /* a key without 1 to 16 bytes; a list in less than 4 */
 };

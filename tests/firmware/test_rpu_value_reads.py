@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvme_spec.asymmetric_access import AccessState
 from nvme_spec.key_value import decode_keys
 from nvme_spec.status import Status
 from potash_device.media.errors import MediaError
@@ -200,6 +201,24 @@ def test_no_value_is_read_that_cannot_be_reached_or_used(
 
     monkeypatch.setattr(ValueStore, "retrieve", fails)
     assert answer(host, read).result == -errno.EIO
+
+
+def test_no_value_is_read_without_access_to_its_namespace() -> None:
+    """For an execution that has begun before, and for a job."""
+    with running(settings=RpuSettings(ana=True)) as host:
+        tag = begin(host)
+        ana = host.rpu.controller.ana
+        assert ana is not None
+
+        def results() -> list[int]:
+            value, keys = ReadValue(tag, KV, 4, b"k"), ReadJobValue(1, KV, 4, b"k", lists=True)
+            return [answer(host, value).result, answer(host, keys).result]
+
+        assert results() == [len(VALUE), 0]
+        ana.change(1, AccessState.INACCESSIBLE)
+        assert results() == [-errno.EACCES] * 2
+        ana.change(1, AccessState.OPTIMIZED, 5.0)
+        assert results() == [-errno.EBUSY] * 2
 
 
 @pytest.mark.parametrize(("index", "offset"), [(2, 0), (254, 0), (0, PAGE - 3), (1, 1 << 63)])

@@ -6,14 +6,39 @@ import zlib
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
+from potash_firmware.rpu.namespaces.reachability import Reachability
+from potash_firmware.rpu.reservations import Access, HostReservations
 
 T = TypeVar("T")
 
 AT_ONCE = 16 << 10
 """Bytes that are stored or retrieved in memory without the media executor."""
+
+
+def readable(
+    namespaces: Namespaces,
+    reservations: HostReservations,
+    reachability: Reachability,
+    access: Access,
+    nsid: int,
+    reader: int | None,
+) -> KeyValueNamespace:
+    """A namespace that may be accessed for namespace `reader`, or for a job if that is None. Raises
+    NvmeError."""
+    namespace = namespaces.attached.get(nsid)
+    if not isinstance(namespace, KeyValueNamespace):
+        raise NvmeError(Status.INVALID_NAMESPACE, f"no namespace {nsid:#x} with keys is attached")
+    namespaces.require_accessible(nsid)
+    namespace.in_flight.require_open()
+    reservations.require(nsid, access)
+    if reader is not None:
+        reachability.require(reader, nsid)
+    return namespace
 
 
 def range_of(namespace: KeyValueNamespace, key: bytes) -> tuple[tuple[int, int]]:

@@ -34,7 +34,7 @@ from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.reservations import Access, HostReservations
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.value_work import AT_ONCE, on_values
+from potash_firmware.rpu.value_work import AT_ONCE, on_values, readable
 
 if TYPE_CHECKING:  # they take NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
@@ -46,6 +46,8 @@ _ERRORS: dict[int, int] = {
     Status.KV_KEY_DOES_NOT_EXIST: errno.ENOENT,
     Status.INVALID_NAMESPACE: errno.ENODEV,
     Status.NAMESPACE_NOT_REACHABLE: errno.EACCES,
+    Status.ASYMMETRIC_ACCESS_INACCESSIBLE: errno.EACCES,
+    Status.ASYMMETRIC_ACCESS_PERSISTENT_LOSS: errno.EACCES,
     Status.RESERVATION_CONFLICT: errno.EACCES,
     Status.INVALID_FIELD: errno.EINVAL,
     Status.INVALID_KEY_SIZE: errno.EINVAL,
@@ -129,17 +131,11 @@ class ValueReads:
 
     def _namespace(self, message: ReadValue | ReadJobValue) -> KeyValueNamespace:
         """The namespace of a request, if its program may read it. Raises NvmeError."""
-        namespace = self.namespaces.attached.get(message.nsid)
-        if not isinstance(namespace, KeyValueNamespace):
-            raise NvmeError(
-                Status.INVALID_NAMESPACE, f"no namespace {message.nsid:#x} with keys is attached"
-            )
         run = self._run(message)
-        if run is not None:
-            self.reachability.require(run.command.entry.nsid, namespace.nsid)
-        self.reservations.require(namespace.nsid, Access.OTHER if message.lists else Access.READ)
-        namespace.in_flight.require_open()
-        return namespace
+        reader = None if run is None else run.command.entry.nsid
+        access = Access.OTHER if message.lists else Access.READ  # as List and Retrieve
+        rules = self.namespaces, self.reservations, self.reachability
+        return readable(*rules, access, message.nsid, reader)
 
     def _work(
         self, namespace: KeyValueNamespace, key: bytes, call: Callable[[], T], size: int

@@ -21,6 +21,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.reservations import Access
+from potash_firmware.rpu.value_work import readable
 
 MOST_AT_ONCE = 4096
 """Values that one step copies, however small they are."""
@@ -70,24 +71,14 @@ def copy_values(controller: Controller, command: Command) -> Steps:
     return count | (fields.length - len(rest)) << 32
 
 
-def _check(
-    controller: Controller, target: MemoryNamespace, source: values.ValueSource
-) -> KeyValueNamespace:
+def _check(controller: Controller, target: MemoryNamespace, source: values.ValueSource) -> None:
     """Raise NvmeError for a source range whose values cannot be copied."""
     if source.key_length > LONGEST_KEY or source.flags > values.SourceFlag.PLAIN:
         raise NvmeError(
             Status.INVALID_FIELD, "a key length or flags of a source range are not valid"
         )
-    namespace = controller.namespaces.attached.get(source.nsid)
-    if not isinstance(namespace, KeyValueNamespace):
-        raise NvmeError(
-            Status.INVALID_NAMESPACE, f"no namespace {source.nsid:#x} with keys is attached"
-        )
-    controller.namespaces.require_accessible(source.nsid)
-    namespace.in_flight.require_open()
-    controller.reservations.require(source.nsid, Access.READ)
-    controller.reachability.require(target.nsid, source.nsid)
-    return namespace
+    rules = controller.namespaces, controller.reservations, controller.reachability
+    readable(*rules, Access.READ, source.nsid, target.nsid)
 
 
 def _step(
