@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from potash_device.media import store
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.store import Media, MemoryMedia
+from pyvfio_user.sealed_memory import sealed_memfd
 
 UNIT = 4096
 SIZE = 64 * UNIT
@@ -122,3 +124,110 @@ def test_verifying_finds_the_end_of_a_file_that_was_cut(tmp_path: Path) -> None:
         media.verify(8 * UNIT, 8 * UNIT)
     assert caught.value.at == 10 * UNIT
     media.close()
+
+
+def _views(*sizes: int, fill: bytes = b"\xee") -> list[memoryview]:
+    return [memoryview(bytearray(fill * size)) for size in sizes]
+
+
+class TestMapped:
+    """Memory that is there is copied through a mapping, and what is not is left alone."""
+
+    @pytest.fixture
+    def memory(self) -> Iterator[MemoryMedia]:
+        made = MemoryMedia.create(SIZE)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def without_calls(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No system call moves data."""
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "no memory")
+
+        monkeypatch.setattr(store, "preadv", refuse)
+        monkeypatch.setattr(store, "pwritev", refuse)
+
+    def test_what_was_written_is_read_and_written_without_calls(
+        self, memory: MemoryMedia, request: pytest.FixtureRequest
+    ) -> None:
+        assert memory.write_at_once(_views(UNIT, 512, UNIT), UNIT)
+        request.getfixturevalue("without_calls")
+        found = _views(100, 2 * UNIT, fill=b"\0")
+        assert memory.read_at_once(found, UNIT)
+        assert b"".join(found) == b"\xee" * (100 + 2 * UNIT)
+        assert memory.write_at_once(_views(3, 5, fill=b"a"), UNIT + 1)
+        assert os.pread(memory.fd, 10, UNIT) == b"\xee" + b"a" * 8 + b"\xee"
+
+    def test_a_hole_that_is_read_stays_one(self, memory: MemoryMedia) -> None:
+        assert memory.write_at_once(_views(UNIT), 0)
+        found = _views(3 * UNIT)
+        assert memory.read_at_once(found, 0)
+        assert bytes(found[0]) == b"\xee" * UNIT + bytes(2 * UNIT)
+        assert blocks_taken(memory) == 1
+        memory.punch(0, SIZE)
+        assert memory.read_at_once(found, 0)
+        assert bytes(found[0]) == bytes(3 * UNIT)
+        assert blocks_taken(memory) == 0
+
+    @pytest.mark.usefixtures("without_calls")
+    def test_no_memory_for_a_page_is_an_error_of_the_media(self, memory: MemoryMedia) -> None:
+        """Through the mapping, it would end the process."""
+        for _ in range(2):
+            with pytest.raises(MediaError):
+                memory.write_at_once(_views(UNIT), 0)
+
+    def test_faults_are_injected_nevertheless(self, memory: MemoryMedia) -> None:
+        class Refusing:
+            def before(self, offset: int, length: int, *, writes: bool) -> None:
+                raise MediaError(errno.EIO, f"{offset} {length} {writes}")
+
+        assert memory.write_at_once(_views(UNIT), 0)
+        memory.impair(Refusing())
+        assert not memory.read_at_once(_views(UNIT), 0)
+        assert not memory.write_at_once(_views(UNIT), 0)
+        with pytest.raises(MediaError, match="0 4096 False"):
+            memory.read_into(_views(UNIT), 0)
+
+    def test_nothing_is_there_once_it_is_closed(self, memory: MemoryMedia) -> None:
+        assert memory.write_at_once(_views(UNIT), 0)
+        memory.close()
+        for access in (memory.read_at_once, memory.write_at_once):
+            with pytest.raises(MediaError):
+                access(_views(UNIT), 0)
+
+    def test_the_end_is_not_passed(self, memory: MemoryMedia) -> None:
+        assert memory.write_at_once(_views(UNIT), SIZE - UNIT)
+        assert not memory.read_at_once(_views(2 * UNIT), SIZE - UNIT)
+
+    def test_memory_that_can_shrink_is_refused(self) -> None:
+        descriptor = os.memfd_create("other")
+        with pytest.raises(ValueError, match="can shrink"):
+            MemoryMedia(descriptor, UNIT)
+        os.close(descriptor)
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_it_is_as_media_that_are_not_mapped(self, memory: MemoryMedia, seed: int) -> None:
+        rng = random.Random(seed)
+        other = Media(sealed_memfd(SIZE, "other"), SIZE)
+        for number in range(200):
+            step = rng.choice((512, UNIT))
+            first = rng.randrange(0, SIZE, step)
+            length = min(SIZE - first, step * rng.randint(1, 6))
+            sizes = [length - length // 3, length // 3][: rng.randint(1, 2)]
+            fill, kind = bytes([number % 255 + 1]), rng.randrange(5)
+            for one in (memory, other):
+                if kind == 0:
+                    one.punch(first, length)
+                elif kind == 1:
+                    one.write_from(_views(*sizes, fill=fill), first)
+                else:
+                    assert one.write_at_once(_views(*sizes, fill=fill), first)
+            read = [_views(*sizes) for _ in range(2)]
+            first = rng.randrange(SIZE - length + 1)
+            assert memory.read_at_once(read[0], first)
+            assert other.read_at_once(read[1], first)
+            assert read[0] == read[1]
+            assert memory.data_ranges(0, SIZE) == other.data_ranges(0, SIZE)
+        other.close()

@@ -1,8 +1,8 @@
 """Blocks behind one file descriptor.
 
-The media is never mapped, because a mapped file that shrinks, or a full disk under one, ends the
-process with SIGBUS where a system call returns an error. Deallocated blocks are holes of the file;
-the file system is the only record of them."""
+A file is never mapped, because one that shrinks, or a full disk under it, ends the process with
+SIGBUS where a system call returns an error. Memory that nobody can shrink is (`MemoryMedia`).
+Deallocated blocks are holes of the file; the file system is the only record of them."""
 
 import ctypes
 import errno
@@ -33,6 +33,10 @@ _FALLOC_FL_PUNCH_HOLE = 0x02
 _CHUNK = 1 << 20
 """Bytes that are zeroed or verified in one go."""
 _ZEROES = memoryview(bytes(_CHUNK))
+
+_IN_PAGE = mmap.PAGESIZE - 1
+_PAGE_SHIFT = _IN_PAGE.bit_length()
+_NOTHING = memoryview(b"")
 
 
 class Impairment(Protocol):
@@ -75,6 +79,11 @@ class Media:
         self._read_flags: int | None = None
         self._write_flags: int | None = None
         """Flags with which a system call returns instead of waiting; None if there are none."""
+        self._mapped = _NOTHING
+        """The bytes, of media in memory."""
+        self._present = bytearray()
+        """For each page of these 1 if `write_at_once` has written to it, and it was not punched
+        since."""
         self.impair(None)
 
     @property
@@ -107,6 +116,7 @@ class Media:
     def close(self) -> None:
         if self.beside is not None:
             self.beside.close()
+        self._mapped = _NOTHING  # which gives memory back, as closing its file alone does not
         descriptor, self.fd = self.fd, -1  # first, for other threads
         if descriptor >= 0:
             os.close(descriptor)
@@ -121,12 +131,22 @@ class Media:
 
         Raises MediaError.
         """
-        flags, count = self._read_flags, len(views)
+        flags, content, count = self._read_flags, self._mapped, len(views)
         if flags is None or count > IOV_MAX:
             return False
+        length = len(views[0]) if count == 1 else _length(views)
+        end = offset + length
+        if (
+            end <= len(content)
+            and self._present.find(0, offset >> _PAGE_SHIFT, (end + _IN_PAGE) >> _PAGE_SHIFT) < 0
+        ):
+            for view in views:
+                end = offset + len(view)
+                view[:] = content[offset:end]
+                offset = end
+            return True
         try:
-            moved = preadv(self.fd, views, offset, flags)
-            return moved == (len(views[0]) if count == 1 else _length(views))
+            return preadv(self.fd, views, offset, flags) == length
         except OSError as error:
             self._read_flags = _flags_after(error, flags, "reading", offset)
             return False
@@ -138,15 +158,26 @@ class Media:
         caller's to see, once for all that it writes in a row. Raises MediaError.
         """
         self.require_writable()
-        flags, count = self._write_flags, len(views)
+        flags, content, count = self._write_flags, self._mapped, len(views)
         if flags is None or count > IOV_MAX:
             return False
+        length = len(views[0]) if count == 1 else _length(views)
+        end = offset + length
+        first, after = offset >> _PAGE_SHIFT, (end + _IN_PAGE) >> _PAGE_SHIFT
+        if end <= len(content) and self._present.find(0, first, after) < 0:
+            for view in views:
+                end = offset + len(view)
+                content[offset:end] = view
+                offset = end
+            return True
         try:
-            moved = pwritev(self.fd, views, offset, flags)
-            return moved == (len(views[0]) if count == 1 else _length(views))
+            done = pwritev(self.fd, views, offset, flags) == length
         except OSError as error:
             self._write_flags = _flags_after(error, flags, "writing", offset)
             return False
+        if done and content:
+            self._present[first:after] = b"\1" * (after - first)
+        return done
 
     def read_into(self, views: Sequence[memoryview], offset: int) -> None:
         """Fill `views` from byte `offset`, waiting where it must. Raises MediaError."""
@@ -288,12 +319,37 @@ class Media:
 
 
 class MemoryMedia(Media):
-    """`size` bytes of anonymous memory, allocated page by page as they are written."""
+    """`size` bytes of anonymous memory, allocated page by page as they are written.
+
+    It is sealed against shrinking, so it is mapped: to copy a page that is there takes half as long
+    as a system call. Others are left to system calls, as a read through the mapping would allocate
+    them, and a write end the process where no memory is left.
+    """
+
+    def __init__(self, fd: int, size: int, *, read_only: bool = False) -> None:
+        super().__init__(fd, size, read_only=read_only)
+        if self._least:
+            raise ValueError("memory that can shrink is not mapped")
+        self._mapped = memoryview(mmap.mmap(fd, size))
+        self._present = bytearray(-(-size // mmap.PAGESIZE))
 
     @classmethod
     def create(cls, size: int) -> Self:
         """Make the memory. Raises OSError when the system has none left."""
         return cls(sealed_memfd(size, "potash-media"), size)
+
+    @property
+    def bytes(self) -> memoryview:
+        """All of it, mapped; empty once it is closed."""
+        return self._mapped
+
+    def punch(self, offset: int, length: int) -> None:
+        first, after = (offset + _IN_PAGE) >> _PAGE_SHIFT, (offset + length) >> _PAGE_SHIFT
+        if after - first == len(self._present):
+            self._present = bytearray(after)  # which takes no memory
+        elif first < after:
+            self._present[first:after] = bytes(after - first)
+        super().punch(offset, length)
 
 
 class SharedMemory:
@@ -306,7 +362,7 @@ class SharedMemory:
     def __init__(self, size: int, fd: int | None = None) -> None:
         self.media = MemoryMedia.create(size) if fd is None else MemoryMedia(fd, size)
         finalize(self.media, os.close, self.media.fd).atexit = False
-        self.bytes = memoryview(mmap.mmap(self.media.fd, size))
+        self.bytes = self.media.bytes
 
     @property
     def fd(self) -> int:

@@ -15,6 +15,11 @@ SIZE = 64 << 20
 """Bytes of each drive."""
 
 
+def random_bytes() -> bytes:
+    """The contents of a drive."""
+    return os.urandom(1 << 20) * (SIZE >> 20)
+
+
 @contextlib.contextmanager
 def filled(*names: str) -> Iterator[Path]:
     """A folder with these files in it, for as long as the block lasts.
@@ -26,9 +31,8 @@ def filled(*names: str) -> Iterator[Path]:
         try:
             named = tempfile.TemporaryDirectory(prefix="potash-bench-", dir=FOLDER)
             folder = Path(stack.enter_context(named))
-            content = os.urandom(1 << 20) * (SIZE >> 20)
             for name in names:
-                (folder / name).write_bytes(content)
+                (folder / name).write_bytes(random_bytes())
         except OSError as error:
             raise PotashError(f"the drives have no room in {FOLDER}: {error.strerror}") from None
         yield folder

@@ -7,7 +7,6 @@ at the other end. A successful status word equals its phase tag; any other one e
 """
 
 import contextlib
-import os
 import random
 import struct
 import time
@@ -30,17 +29,18 @@ from nvme_spec.queues import (
 )
 from nvme_spec.ranges import BlockSourceRange, CopyFormat
 from nvme_spec.registers import doorbell_offset
-from potash.bench.drives import SIZE, filled
+from potash.bench.drives import SIZE, filled, random_bytes
 from potash.bench.processors import RESOLUTION, family_time
 from potash.bench.report import Result, alone, paired
 from potash.configuration import Configuration
 from potash.devices import serving
+from potash.namespace_sections import NamespaceSection
 from potash.sdk import Device
 from potash.sdk.driver.controller import Controller
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.sdk.vfio_user import VfioUserTransport, open_vfio_user
-from potash.sections import MemorySection, TimeSection
+from potash.sections import MODELLED, MemorySection, TimeSection
 from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
@@ -254,15 +254,21 @@ class Generator:
 
 @contextlib.contextmanager
 def generating(queues: int, config: Configuration) -> Iterator[Generator]:
-    """A device with a configuration, but for its media, and a generator that is connected to it.
+    """A device with a configuration and `SIZE` bytes of random blocks, and a generator that is
+    connected to it. The blocks are the device's own memory; of one whose modelled flash is to be
+    empty, a file.
 
     Raises:
         PotashError: the device does not start.
     """
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(filled("blocks"))
-        section = replace(config.device, media=folder / "blocks")
-        device = stack.enter_context(serving(replace(config, device=section)))
+        is_modelled = config.time.mode == MODELLED
+        if is_modelled:
+            media = stack.enter_context(filled("blocks")) / "blocks"
+            config = replace(config, device=replace(config.device, media=media))
+        else:
+            config = replace(config, namespaces=(NamespaceSection(SIZE),))
+        device = stack.enter_context(serving(config))
         transport = open_vfio_user(str(device.socket), timeout=STALL, io_queues=queues + 1)
         stack.callback(transport.close)
         size = SHADOW_PAGES * PAGE + queues * _Queue.SIZE
@@ -271,6 +277,8 @@ def generating(queues: int, config: Configuration) -> Iterator[Generator]:
         generator = Generator(transport, memory, queues, device.process.pid)
         stack.callback(generator.release)
         assert transport.controller is not None
+        if not is_modelled:
+            generator.device.namespace(1).write(0, random_bytes())
         generator.start(transport.controller)
         yield generator
 
@@ -334,7 +342,7 @@ class Load(NamedTuple):
     @property
     def modelled(self) -> bool:
         """The drive's time is modelled."""
-        return self.config.time.mode == "modelled"
+        return self.config.time.mode == MODELLED
 
 
 LOADS = (
@@ -363,7 +371,7 @@ LOADS = (
             depth,
             1,
             command,
-            config=Configuration(time=TimeSection("modelled", drive)),
+            config=Configuration(time=TimeSection(MODELLED, drive)),
         )
         for drive in ("z-nand", "tlc")
         for name, command in (("read", _read), ("write", _write))
@@ -417,7 +425,7 @@ def measure(
 
 def _copies(size: int, target_size: int, seconds: float) -> float:
     """Copies of `size` bytes from random places that plain Python makes in a second."""
-    source = memoryview(bytearray(os.urandom(1 << 20)) * (SIZE >> 20))
+    source = memoryview(random_bytes())
     target = memoryview(bytearray(b"\1") * target_size)
     places = [random.randrange(SIZE // size) * size for _ in range(ENTRIES)]
     done = 0

@@ -1,8 +1,8 @@
 """Potash's drive and QEMU's own in one guest: fio runs on both alternately.
 
-Both have equal files in memory behind them and blocks of 4 KiB, both sit behind root ports of the
-same machine, and both are driven by the guest's own NVMe driver. Whoever goes first in a pair goes
-second in the next one.
+Both have as many blocks of 4 KiB in memory, QEMU's in a file there, as it has no memory of its own
+for them. Both sit behind root ports of the same machine, and both are driven by the guest's own
+NVMe driver. Whoever goes first in a pair goes second in the next one.
 """
 
 import contextlib
@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from potash.bench.drives import WORKLOADS, Workload, filled
+from potash.bench.drives import SIZE, WORKLOADS, Workload, filled
 from potash.bench.processors import Followed, Meter, process_time, thread_time
 from potash.bench.report import Result, paired
 from potash.configuration import Configuration
 from potash.devices import serving
+from potash.namespace_sections import NamespaceSection
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.sections import DeviceSection
 from potash.vm.defaults import MEMORY
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
@@ -131,11 +131,15 @@ class _Bench:
 @contextlib.contextmanager
 def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(filled("potash", "baseline"))
-        device = stack.enter_context(serving(Configuration(DeviceSection(media=folder / "potash"))))
+        folder = stack.enter_context(filled("baseline"))
+        config = Configuration(namespaces=(NamespaceSection(SIZE),))
+        device = stack.enter_context(serving(config))
         guest = stack.enter_context(Guest(images, device.socket, MEMORY, processors))
         guest.plug_file(folder / "baseline", name="baseline")
         guest.await_drive(QEMU)
+        fill = ["fio", "--name=fill", f"--filename={POTASH}", "--rw=write", "--bs=128k"]
+        done = guest.capture([*fill, "--direct=1", "--output-format=json"], timeout=LIMIT)
+        _job(done.stdout, done.stderr)
         yield _Bench(guest, device.process.pid)
 
 
