@@ -1,4 +1,5 @@
-"""The board: all hardware of one device, and its interface to the firmware. It makes no decisions.
+"""The board: all hardware of one controller, and its interface to the firmware. It makes no
+decisions. Boards of one NVM subsystem share their storage.
 
 BAR 0: registers, doorbells from 1000h (which a host can map if the settings say so), the MSI-X
 table at 2000h and its pending bits at 3000h.
@@ -18,16 +19,12 @@ from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile, SavedRegisters
 from potash_device.controller.saved_queues import SavedQueues, load_queues, save_queues
-from potash_device.media.drive import Drive
-from potash_device.media.executor import MediaExecutor
-from potash_device.media.flash import Flash
-from potash_device.media.sidecar import Sidecar
-from potash_device.media.store import Media
 from potash_device.pcie import layout
 from potash_device.pcie.bar_memory import BarMemory
 from potash_device.pcie.config_space import BarLayout, ConfigSpace
 from potash_device.register_bytes import RegisterBytes
 from potash_device.settings import MAX_QUEUE_PAIRS, BoardSettings
+from potash_device.storage import Storage
 from potash_device.trace import Trace
 from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines as ClientLines
@@ -65,11 +62,10 @@ class SavedBoard(NamedTuple):
 
 
 class Board:
-    """The hardware of one device; a `pyvfio_user` device towards the host.
+    """The hardware of one controller; a `pyvfio_user` device towards the host.
 
-    `media` are the namespaces' blocks by namespace identifier, and `drive` is where they are kept,
-    for those that make and take away namespaces. They, `flash` and `executor` stay the caller's to
-    close. Raises ValueError for more queue pairs than BAR 0 has doorbells for.
+    `trace` is that of the storage, unless the controller has one of its own. Raises ValueError for
+    more queue pairs than BAR 0 has doorbells for.
     """
 
     pci = True
@@ -77,23 +73,16 @@ class Board:
     def __init__(
         self,
         settings: BoardSettings,
-        media: Mapping[int, Media],
-        flash: Flash,
-        executor: MediaExecutor,
-        sidecar: Sidecar,
-        drive: Drive | None = None,
+        storage: Storage,
+        trace: Trace | None = None,
     ) -> None:
         if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
             raise ValueError(
                 f"a board has 1 to {MAX_QUEUE_PAIRS} I/O queue pairs, not {settings.queue_pairs}"
             )
         self.settings = settings
-        self.media = dict(media)
-        self.drive = drive if drive is not None else Drive.around(media)
-        self.flash = flash
-        self.executor = executor
-        self.sidecar = sidecar
-        self.trace = Trace()
+        self.storage = storage
+        self.trace = storage.trace if trace is None else trace
         vectors = settings.queue_pairs + 1
         self.interrupts = InterruptLines(vectors, self.trace)
         self.dma = DmaEngine()

@@ -108,3 +108,14 @@ def record(trace: Trace, descriptor: int, name: str, *, level: int = logging.ERR
 
     trace.sink = sink = JsonLines(descriptor, end)
     sink("process", {"name": name})
+
+
+def record_part(whole: Trace, part: Trace, **known: object) -> None:
+    """Have the points of `part` among those of `whole`, which are recorded; each says what is
+    `known` of the part."""
+
+    def sink(point: str, of_point: Mapping[str, object]) -> None:
+        if whole.sink is not None:
+            whole.sink(point, {**known, **of_point})
+
+    part.sink = sink

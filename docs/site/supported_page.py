@@ -44,6 +44,7 @@ from potash_device.media.flash import Flash
 from potash_device.media.shapes import BLOCK_SIZES, FORMATS, NamespaceShape
 from potash_device.media.sidecar import Sidecar
 from potash_device.settings import BoardSettings
+from potash_device.storage import Storage
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.device_programs import RANGES
 from potash_firmware.naming import command_name
@@ -212,7 +213,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         ("field", "bits", "name", "state"),
         supported_fields.bits((says,), supported_fields.CONTROLLER_BITS),
     )
-    structures = [identify.namespace_structure(one) for one in namespaces]
+    structures = [identify.namespace_structure(controller, one) for one in namespaces]
     sizes = [f"{one.block_size}-byte blocks" for one in namespaces]
     yield _section(
         "Identify Namespace (CNS 00h and 11h)",
@@ -270,7 +271,8 @@ def _device(stack: ExitStack) -> Rpu:
     sidecar = Sidecar(drive.sidecar)
     flash = Flash(drive.flash, sidecar)
     # Nothing is asked of the media, so the executor has no threads.
-    board = Board(BoardSettings(), drive.namespaces, flash, MediaExecutor(), sidecar, drive)
+    storage = Storage(drive.namespaces, flash, MediaExecutor(), sidecar, drive)
+    board = Board(BoardSettings(), storage)
     return Rpu(board, RpuSettings(), buffers, clock=monotonic)
 
 

@@ -1,7 +1,7 @@
-"""Booting the firmware on a board: the RPU in this process, the APU in its own.
+"""Booting the firmware on its boards: the RPU in this process, the APU in its own.
 
-One loop waits for the vfio-user server, the RPU and the APU's mailbox. An APU that dies is started
-again; its requests fail, and the drive continues."""
+One loop waits for the vfio-user servers, one for each controller, the RPU and the APU's mailbox. An
+APU that dies is started again; its requests fail, and the drive continues."""
 
 import ctypes
 import logging
@@ -9,8 +9,9 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -23,7 +24,9 @@ from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media, MemoryMedia
-from potash_device.trace import record
+from potash_device.settings import BoardSettings
+from potash_device.storage import Storage
+from potash_device.trace import Trace, record, record_part
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
@@ -52,6 +55,9 @@ MESSAGES_PER_PASS = 64
 HOST_WRITES_WAITING = 1024
 """Host writes that wait for the RPU before the host's further messages wait in their socket."""
 
+MOST_CONTROLLERS = 16
+"""Controllers of a device."""
+
 REFUSAL_LOG_INTERVAL = 10.0
 """Seconds before the next client that is refused is worth a line."""
 
@@ -59,22 +65,23 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Device:
-    """A running device at a socket; a context manager, stepped with `run_once`.
+    """A running device at a socket, or at several; a context manager, stepped with `run_once`.
 
-    `media` are the namespaces' blocks by identifier, `flash` is what holds firmware images, and
-    `sidecar` everything small that is to outlive a power cycle (nothing does without it); `drive`
-    is what a host makes namespaces of (memory without it). `trace` is a descriptor, open for
-    appending, for what all processes of the device do. They stay the caller's. A snapshot of how
-    the device is doing can be had at the socket `status` (`status.py`); beside it is the socket by
-    which asymmetric access changes (`control.py`). One that is `incoming` is stopped until it is
-    given the state of another one, whose media it then has. `standstill` makes what stops the guest
-    while its emulation is behind, of the guest's clock, for a drive whose time is modelled.
-    Entering raises OSError where a socket cannot be made.
+    It is one NVM subsystem, with a controller at each socket. `media` are the namespaces' blocks by
+    identifier, `flash` is what holds firmware images, and `sidecar` everything small that is to
+    outlive a power cycle (nothing does without it); `drive` is what a host makes namespaces of
+    (memory without it). `trace` is a descriptor, open for appending, for what all processes of the
+    device do. They stay the caller's. A snapshot of how the device is doing can be had at the
+    socket `status` (`status.py`); beside each socket is the one by which asymmetric access changes
+    (`control.py`). One that is `incoming` is stopped until it is given the state of another one,
+    whose media it then has. `standstill` makes what stops the guest while its emulation is behind,
+    of the guest's clock, for a drive whose time is modelled. Entering raises OSError where a socket
+    cannot be made.
     """
 
     def __init__(
         self,
-        socket: Path,
+        socket: Path | Sequence[Path],
         media: Mapping[int, Media],
         flash: Media,
         settings: DeviceSettings | None = None,
@@ -86,7 +93,9 @@ class Device:
         incoming: bool = False,
         standstill: Callable[[GuestClock], Standstill] | None = None,
     ) -> None:
-        self._socket = socket
+        self._sockets = [socket] if isinstance(socket, Path) else list(socket)
+        if not 1 <= len(self._sockets) <= MOST_CONTROLLERS:
+            raise ValueError(f"a device has 1 to {MOST_CONTROLLERS} sockets")
         self._incoming = incoming
         self._drive = drive
         self._media = media
@@ -95,13 +104,15 @@ class Device:
         self._trace = trace
         self._status_path = status
         self._status: StatusSocket | None = None
-        self._control: ControlSocket | None = None
+        self._controls: list[ControlSocket] = []
+        """The control socket of each controller, of a drive with asymmetric access."""
         self._make_standstill = standstill
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._powered = False
         self._busy = True
-        self._more_messages = True
+        self._more = [True] * len(self._sockets)
+        """Flags: a client has sent more than was handled."""
         self._namespaces_version: int | None = None
         """Version of the namespaces that the APU knows; None where it could not be started with
         them."""
@@ -132,10 +143,9 @@ class Device:
             drive = self._drive
             if drive is None:
                 drive = stack.enter_context(Drive.around(self._media))
-            self.board = Board(settings.board, self._media, flash, executor, sidecar, drive)
-            if self._trace is not None:
-                record(self.board.trace, self._trace, "potash")
-            self.rpu = Rpu(self.board, settings.rpu, buffers, clock=time.monotonic)
+            self.storage = Storage(dict(self._media), flash, executor, sidecar, drive)
+            self.boards = self._make_boards(self.storage)
+            self.rpu = Rpu(self.boards, settings.rpu, buffers, clock=time.monotonic)
             self.link = self.rpu.controller.apu
             stack.callback(self.rpu.controller.faults.release)
             self._share_rows()
@@ -153,22 +163,20 @@ class Device:
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)
             self.apu = stack.enter_context(ApuProcess(*self._equipment()))
-            self.server = stack.enter_context(
-                Server(
-                    self._socket,
-                    self.board,
-                    on_disconnect=_host_is_gone,
-                    on_refuse=self._refused,
-                    trust_memory=settings.trust_memory,
-                )
-            )
+            self.servers = [
+                stack.enter_context(self._serve_at(socket, board))
+                for socket, board in zip(self._sockets, self.boards, strict=True)
+            ]
+            """The server of each controller."""
             if self._status_path is not None:
                 self._status = _status_socket(stack, self._status_path)
                 if self.rpu.controller.ana is not None:
                     from potash_firmware.control import SUFFIX, ControlSocket
 
-                    control = ControlSocket(self._status_path.with_suffix(SUFFIX))
-                    self._control = stack.enter_context(control)
+                    self._controls = [
+                        stack.enter_context(ControlSocket(f"{socket}{SUFFIX}"))
+                        for socket in self._sockets
+                    ]
             stack.callback(self.link.disconnect)
             self._start_apu()
             migration = self.rpu.migration
@@ -181,6 +189,43 @@ class Device:
             self._stack = stack.pop_all()
         return self
 
+    def _make_boards(self, storage: Storage) -> list[Board]:
+        """A board for each controller. Each has a trace of its own if there are several."""
+        count = len(self._sockets)
+        boards = [
+            Board(self._board_settings(number), storage, Trace() if count > 1 else None)
+            for number in range(count)
+        ]
+        if self._trace is not None:
+            record(storage.trace, self._trace, "potash")
+            for number, board in enumerate(boards):
+                if board.trace is not storage.trace:
+                    record_part(storage.trace, board.trace, controller=number)
+        return boards
+
+    def _board_settings(self, controller: int) -> BoardSettings:
+        """The settings of a controller's board. The first one has the memory in BARs."""
+        settings = self._settings.board
+        return settings if controller == 0 else replace(settings, memory_bar=0, peers=None)
+
+    @contextmanager
+    def _serve_at(self, socket: Path, board: Board) -> Iterator[Server]:
+        """Listen at a socket. Raises OSError, with the socket as its file name."""
+        server = Server(
+            socket,
+            board,
+            on_disconnect=_host_is_gone,
+            on_refuse=self._refused,
+            trust_memory=self._settings.trust_memory,
+        )
+        try:
+            server.__enter__()
+        except OSError as error:
+            error.filename = str(socket)
+            raise
+        with closing(server):
+            yield server
+
     def _power_on(self) -> None:
         """Raises MediaError and ExtensionError. Whatever else a sidecar does, the drive starts as
         without one."""
@@ -190,8 +235,18 @@ class Device:
             raise
         except Exception:
             log.exception("the sidecar cannot be used, so counters and saved features start anew")
-            self.board.sidecar.clear()
+            self.storage.sidecar.clear()
             self.rpu.power_on()
+
+    @property
+    def board(self) -> Board:
+        """The board of the first controller."""
+        return self.boards[0]
+
+    @property
+    def server(self) -> Server:
+        """The server of the first controller."""
+        return self.servers[0]
 
     def __exit__(
         self,
@@ -230,26 +285,28 @@ class Device:
         if port is not None and port.wants_write():
             port.flush()
         self._busy = self.rpu.service(
-            media=self.board.executor.fileno() in ready,
+            media=self.storage.executor.fileno() in ready,
             apu=port is None or port.closed or port.fileno() in ready,
         )
-        if self.server.has_message:  # which came, or failed, while guest memory was waited for
-            self._more_messages = True
+        for number, server in enumerate(self.servers):
+            if server.has_message:  # which came, or failed, while guest memory was waited for
+                self._more[number] = True
         holding = self.rpu.holding
         if holding is not None:
             could_fetch = holding.may_fetch
-            holding.service(connected=self.server.connected, busy=self._busy)
+            connected = any(server.connected for server in self.servers)
+            holding.service(connected=connected, busy=self._busy)
             self._busy |= holding.may_fetch and not could_fetch
-        if self._namespaces_version != self.rpu.controller.namespaces.version:
+        if self._namespaces_version != self.rpu.subsystem.inventory.version:
             self._replace_apu()
         elif port is None or port.closed:
             self._keep_apu()
         if self._status is not None and self._status.fileno() in ready:
             self._status.answer(lambda: snapshot(self))
-        ana = self.rpu.controller.ana
-        if self._control is not None and ana is not None and self._control.fileno() in ready:
-            self._control.answer(ana.change)
-            self._busy = True
+        for control, access in zip(self._controls, self.rpu.subsystem.accesses, strict=False):
+            if control.fileno() in ready:
+                control.answer(access.change)
+                self._busy = True
         return wake in ready
 
     def load(self, state: bytes) -> None:
@@ -277,18 +334,18 @@ class Device:
         return any(row[Word.STATE] == StatusId.RUNNING for row in rows)
 
     def _serve_host(self, ready: Collection[int]) -> None:
-        """Do what the host's messages ask, and turn away who comes while there is a host."""
-        server = self.server
-        # A pass at a tick finds nothing to read nearly always: asking each would cost 5 µs.
-        if (self._more_messages or server.fileno() in ready) and len(
-            self.board.registers.host_writes
-        ) < HOST_WRITES_WAITING:
-            self._more_messages = server.drain(MESSAGES_PER_PASS) == MESSAGES_PER_PASS
-        if server.timeout == 0.0:
-            server.expire()
-        # Not before the last host's messages are all read, the end of its connection with them.
-        if server.connected and server.listener in ready and not self._more_messages:
-            server.turn_away()
+        """Do what the hosts' messages ask, and turn away who comes while there is a host."""
+        for number, (server, board) in enumerate(zip(self.servers, self.boards, strict=True)):
+            # A pass at a tick finds nothing to read nearly always: asking each would cost 5 µs.
+            if (self._more[number] or server.fileno() in ready) and len(
+                board.registers.host_writes
+            ) < HOST_WRITES_WAITING:
+                self._more[number] = server.drain(MESSAGES_PER_PASS) == MESSAGES_PER_PASS
+            if server.timeout == 0.0:
+                server.expire()
+            # Not before the last host's messages are all read, the end of its connection with them.
+            if server.connected and server.listener in ready and not self._more[number]:
+                server.turn_away()
 
     def _refused(self, reason: str) -> None:
         now = time.monotonic()
@@ -298,11 +355,14 @@ class Device:
 
     def _wait(self, timeout: float | None, wake: int | None) -> Collection[int]:
         """The descriptors that have become readable or writable."""
-        server, port = self.server, self.link.port
-        waiting: list[tuple[Pollable | int, int]] = [(one, READ) for one in server.sources]
-        if server.wants_write():
-            waiting[0] = (waiting[0][0], READ | WRITE)
-        waiting.append((self.board.executor, READ))
+        port = self.link.port
+        waiting: list[tuple[Pollable | int, int]] = []
+        for server in self.servers:
+            kinds = READ | WRITE if server.wants_write() else READ
+            for source in server.sources:  # the client comes first, to whom replies wait
+                waiting.append((source, kinds))
+                kinds = READ
+        waiting.append((self.storage.executor, READ))
         heard = not self.rpu.migration.stopped or self.rpu.migration.starting
         if port is not None and not port.closed and heard:
             waiting.append((port, READ | WRITE if port.wants_write() else READ))
@@ -310,16 +370,15 @@ class Device:
             waiting.append((wake, READ))
         if self._status is not None:
             waiting.append((self._status, READ))
-        if self._control is not None:
-            waiting.append((self._control, READ))
+        waiting += [(control, READ) for control in self._controls]
         holding = self.rpu.holding
-        if holding is not None and (source := holding.standstill.source) is not None:
-            waiting.append((source, READ | WRITE if source.wants_write else READ))
+        if holding is not None and (monitor := holding.standstill.source) is not None:
+            waiting.append((monitor, READ | WRITE if monitor.wants_write else READ))
         limit: float | None = 0.0
-        if not self._busy and not self._more_messages and (limit := self.rpu.timeout) == 0.0:
+        if not self._busy and not any(self._more) and (limit := self.rpu.timeout) == 0.0:
             self.rpu.spin()
         if limit != 0.0:
-            limits = [timeout, limit, server.timeout]
+            limits = [timeout, limit, *(server.timeout for server in self.servers)]
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
             limit = earliest(*limits)
@@ -362,8 +421,8 @@ class Device:
     def _equipment(self) -> tuple[config.Config, Mapping[str, int]]:
         """Inputs of an APU's process: its configuration, and descriptors by name."""
         self._close_readers()
-        self._namespaces_version = self.rpu.controller.namespaces.version
-        for nsid, media in self.board.media.items():
+        self._namespaces_version = self.rpu.subsystem.inventory.version
+        for nsid, media in self.storage.media.items():
             self._readers[f"media{nsid}"] = media.reader()
         traces = {} if self._trace is None else {"trace": self._trace}
         return self._apu_config(), {**self._buffers, **self._readers, **traces}
@@ -375,7 +434,7 @@ class Device:
     def _start_apu(self) -> None:
         with ExitStack() as undo:
             rpu_port, apu_port = pair()
-            rpu_port.trace = self.board.trace
+            rpu_port.trace = self.storage.trace
             undo.callback(rpu_port.close)
             with apu_port:
                 self.apu.start(apu_port.fileno())
@@ -388,7 +447,7 @@ class Device:
             accelerators=settings.accelerators,
             namespaces=tuple(
                 config.NamespaceConfig(nsid, namespace.size, namespace.block_size)
-                for nsid, namespace in self.rpu.controller.namespaces.blocks.items()
+                for nsid, namespace in self.rpu.subsystem.inventory.blocks.items()
             ),
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),

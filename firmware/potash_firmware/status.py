@@ -54,10 +54,10 @@ LINK_DIRECTIONS = 2
 class Running(Protocol):
     """The parts of a running device (`boot.Device`) that a snapshot reads."""
 
-    board: Board
+    boards: list[Board]
     rpu: Rpu
     link: ApuLink
-    server: Server
+    servers: list[Server]
     apu: ApuProcess
     counters: Counters
     accelerators: dict[int, int]
@@ -125,7 +125,7 @@ class StatusSocket:
 
 def snapshot(device: Running) -> reported.Snapshot:
     """A snapshot of a device, without its log."""
-    rpu, board, link = device.rpu, device.board, device.link
+    rpu, board, link = device.rpu, device.boards[0], device.link
     core = rpu.controller
     return reported.Snapshot(
         version=VERSION,
@@ -133,7 +133,7 @@ def snapshot(device: Running) -> reported.Snapshot:
         time=time.monotonic(),
         controller=reported.Controller(
             state=rpu.lifecycle.state.name.lower(),
-            host_attached=device.server.connected,
+            host_attached=device.servers[0].connected,
             shadow_doorbells=board.queues.shadow is not None,
             memory_by_messages=board.dma.by_messages,
             session_ends=core.statistics.resets,

@@ -31,53 +31,62 @@ class Served(NamedTuple):
         monitor: path at which QEMU creates the monitor with which the device stops its guest; None
             where it stops none.
         process: the device's process.
+        sockets: paths of the sockets of all its controllers.
     """
 
     socket: Path
     monitor: Path | None
     process: subprocess.Popen[bytes]
+    sockets: tuple[Path, ...]
 
 
 @contextlib.contextmanager
 def serving(
-    config: Configuration, *, guest: bool = False, verbose: bool = False
+    config: Configuration, *, guest: bool = False, controllers: int = 1, verbose: bool = False
 ) -> Iterator[Served]:
-    """Run a device while the block lasts, at a socket of its own.
+    """Run a device while the block lasts, at a socket of its own, or at one for each controller.
 
     Args:
-        config: its configuration, but for the socket and the monitor.
+        config: its configuration, but for the sockets and the monitor.
         guest: if its time is modelled, it stops a guest through a monitor.
+        controllers: number of its controllers.
         verbose: let its log through to standard error.
 
     Raises:
         PotashError: it does not start; the text is the reason.
     """
     with (
-        _written(config, guest=guest) as drive,
-        device_process(drive.socket, "--config", str(drive.file), verbose=verbose) as process,
+        _written(config, guest=guest, controllers=controllers) as drive,
+        device_process(
+            drive.sockets[0],
+            *("--config", str(drive.file)),
+            more=drive.sockets[1:],
+            verbose=verbose,
+        ) as process,
     ):
-        yield Served(drive.socket, drive.monitor, process)
+        yield Served(drive.sockets[0], drive.monitor, process, drive.sockets)
 
 
 class _Written(NamedTuple):
-    """The files of a device: its socket, its monitor if it stops a guest, its configuration."""
+    """The files of a device: its sockets, its monitor if it stops a guest, its configuration."""
 
-    socket: Path
+    sockets: tuple[Path, ...]
     monitor: Path | None
     file: Path
 
 
 @contextlib.contextmanager
-def _written(config: Configuration, *, guest: bool) -> Iterator[_Written]:
-    """A configuration in a file, with a socket and, for a guest, a monitor."""
+def _written(config: Configuration, *, guest: bool, controllers: int = 1) -> Iterator[_Written]:
+    """A configuration in a file, with sockets and, for a guest, a monitor."""
     # The directory is this user's alone, and so are the socket and the configuration.
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
-        socket, file = Path(folder, "drive"), Path(folder, "potash.toml")
+        sockets = tuple(Path(folder, f"drive{number or ''}") for number in range(controllers))
+        file = Path(folder, "potash.toml")
         monitor = Path(folder, "monitor") if guest and config.time.mode == MODELLED else None
-        device = replace(config.device, socket=socket)
+        device = replace(config.device, socket=sockets)
         config = replace(config, device=device, time=replace(config.time, monitor=monitor))
         file.write_text(configuration.write(config), encoding="utf-8")
-        yield _Written(socket, monitor, file)
+        yield _Written(sockets, monitor, file)
 
 
 @contextlib.contextmanager
@@ -94,7 +103,7 @@ def serving_guest(
         }
         stack.enter_context(_forked(files, modelled=modelled, verbose=verbose))
         yield (
-            [drive.socket for drive in written],
+            [drive.sockets[0] for drive in written],
             [drive.monitor for drive in written if drive.monitor],
         )
 

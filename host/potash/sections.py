@@ -86,8 +86,9 @@ class DeviceSection:
     """The device."""
 
     # fmt: off
-    socket: Path | None = key(kinds.PATH, None, "--socket",
-        "Path of the UNIX socket, which only this user can open; potash guest creates its own.")
+    socket: tuple[Path, ...] | None = key(kinds.SOCKETS, None, "--socket",
+        "Path of the UNIX socket, which only this user can open; potash guest creates its own. "
+        "With several, up to 16, the drive has a controller at each.", page="controllers.md")
     media: Path | None = key(kinds.PATH, None, "--media",
         "Directory, or file, that stores the drive; created if it does not exist (default: in "
         "memory).", page="media.md")

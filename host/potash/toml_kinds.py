@@ -391,5 +391,14 @@ NATIVE = _placed(
     Parsed("FILE.so:FUNCTION[:TIME]", lambda value: _native(value, Path.cwd())),
 )
 PATH = _placed(lambda name, folder: folder / name, "path", click.Path(path_type=Path))
+SOCKETS = Kind(
+    lambda value, folder: tuple(
+        PATH.read(item, folder) for item in (value if isinstance(value, list) else [value])
+    ),
+    lambda paths: several(PATH, "paths").write(paths) if len(paths) > 1 else PATH.write(paths[0]),
+    "path, or list of paths",
+    PATH.type,
+    multiple=True,
+)
 FILE = replace(PATH, valid="path of a file", type=click.Path(dir_okay=False, path_type=Path))
 EXISTING_FILE = replace(FILE, type=click.Path(exists=True, dir_okay=False, path_type=Path))

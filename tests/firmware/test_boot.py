@@ -74,7 +74,7 @@ def device(tmp_path: Path, processes: list[NoProcess]) -> Iterator[boot.Device]:
 def test_an_apu_that_knows_other_namespaces_is_replaced_without_waiting(
     device: boot.Device, processes: list[NoProcess]
 ) -> None:
-    device.rpu.controller.namespaces.version += 1
+    device.rpu.controller.namespaces.inventory.version += 1
     device.run_once(0)
     assert processes[0].killed
     assert len(processes) == 1
@@ -89,7 +89,7 @@ def test_an_apu_whose_media_cannot_be_opened_is_tried_again(
     def refuse(_: Media) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    device.rpu.controller.namespaces.version += 1
+    device.rpu.controller.namespaces.inventory.version += 1
     processes[0].gone = True
     with monkeypatch.context() as patch:
         patch.setattr(MemoryMedia, "reader", refuse)
@@ -161,7 +161,7 @@ def test_a_device_that_waits_for_a_write_back_sleeps(
 ) -> None:
     read, write = os.pipe()
     monkeypatch.setattr(
-        device.board.media[1], "write_from", lambda *_: select.select([read], (), ())
+        device.board.storage.media[1], "write_from", lambda *_: select.select([read], (), ())
     )
     device.rpu.controller.write_backs.start(WriteBack(1, 0, 0, ((1, 0, 4096),)))
     processes[0].die()

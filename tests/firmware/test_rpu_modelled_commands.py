@@ -353,7 +353,7 @@ def test_a_policy_that_fails_does_not_keep_a_namespace() -> None:
             flash.submit(0, Op.WRITE, page % 64, 1)
         flash.policies = policies
         assert delete(host, 1).status == 0
-        assert 1 not in host.board.media
+        assert 1 not in host.board.storage.media
         assert type(flash.policies.gc) is Greedy
         assert (flash.state.places[:64] == -1).all()
         assert delete(host, 2).status == 0

@@ -337,9 +337,11 @@ def test_a_device_that_is_killed_in_the_middle_has_the_namespace_whole_or_not_at
         assert found in ((after,) if answered else (before, after))
         files = {path.name for path in folder.iterdir() if path.name.startswith("namespace-")}
         assert files == {f"namespace-{nsid}" for nsid in found}
-        assert capacity(host)[1] == 4 * MIB - sum(host.board.media[nsid].size for nsid in found)
+        assert capacity(host)[1] == 4 * MIB - sum(
+            host.board.storage.media[nsid].size for nsid in found
+        )
         if 2 in found:
-            assert os.pread(host.board.media[2].fd, 512, 0) == W[:512]
+            assert os.pread(host.board.storage.media[2].fd, 512, 0) == W[:512]
 
 
 def test_nothing_that_was_kept_of_a_deleted_namespace_becomes_its_successor_s(
@@ -381,7 +383,7 @@ def test_a_file_that_a_crash_has_left_behind_is_not_what_a_new_namespace_has(
     with powered(folder) as host:
         (folder / "namespace-3").write_bytes(b"left" * 100000)
         assert create(host, 8).dw0 == 3
-        assert os.pread(host.board.media[3].fd, 1 << 20, 0) == bytes(8 * PAGE)
+        assert os.pread(host.board.storage.media[3].fd, 1 << 20, 0) == bytes(8 * PAGE)
 
 
 def test_a_failure_leaves_the_namespaces_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +432,7 @@ def test_no_command_breaks_the_accounts(commands: list[tuple[int, int, int, int,
             SEEN[done.status] += 1
             assert done.status != 0x006
             there, active = nsids(host, ALLOCATED), nsids(host, ACTIVE)
-            assert set(active) <= set(there) == set(host.board.media)
+            assert set(active) <= set(there) == set(host.board.storage.media)
             total, free = capacity(host)
             sizes = sum(one.bytes for nsid in there if (one := namespace(host, nsid)) is not None)
             assert (total, free) == (4 * MIB, 4 * MIB - sizes)

@@ -69,7 +69,7 @@ def fill(host: Host) -> None:
 
 
 def contents(host: Host) -> list[bytes]:
-    return [os.pread(media.fd, media.size, 0) for media in host.board.media.values()]
+    return [os.pread(media.fd, media.size, 0) for media in host.board.storage.media.values()]
 
 
 def start(host: Host, dword10: int, pattern: int = 0) -> None:

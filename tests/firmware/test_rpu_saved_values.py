@@ -77,7 +77,7 @@ def used(host: Host) -> dict[str, Any]:
     assert host.command(queue, WRITE_UNCORRECTABLE, nsid=1, cdws=(5, 0, 1)).status == 0
     assert host.command(host.admin, SET_FEATURES, cdws=(SAVE | 4, 330)).status == 0
     assert host.command(host.admin, SELF_TEST, cdws=(1,)).status == 0
-    host.rpu.controller.telemetry.capture("a test")
+    host.rpu.controller.internal_fault("a test")
     host.rpu.power_off(clean=True)
     sections = json.loads(json.dumps(host.sidecar._sections))
     assert isinstance(sections, dict)

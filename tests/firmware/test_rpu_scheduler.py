@@ -20,7 +20,6 @@ class Loop:
         self.paused = False
         self.calls: list[tuple[Future[Any], Callable[[], Any]]] = []
         self.scheduler = Scheduler(Deadlines(GuestClock(lambda: self.now / 1e9)), self.submit)
-        self.scheduler.paused = lambda: self.paused
         self.log: list[object] = []
         """What steps have found, and how tasks have ended."""
 
@@ -30,7 +29,8 @@ class Loop:
         return future
 
     def start(self, steps: Steps[Any], *, pausable: bool = False) -> Task:
-        task = Task(self.scheduler, steps, self.ended, pausable=pausable)
+        paused = (lambda: self.paused) if pausable else never
+        task = Task(self.scheduler, steps, self.ended, paused=paused)
         task.go_on()
         return task
 

@@ -121,7 +121,7 @@ def test_every_key_is_read() -> None:
     found = parsed(WHOLE, HERE)
     assert found == Configuration(
         device=DeviceSection(
-            socket=Path("/somewhere/run/drive.sock"),
+            socket=(Path("/somewhere/run/drive.sock"),),
             media=Path("/srv/drive"),
             capacity=2 << 30,
             read_only=True,
@@ -248,12 +248,13 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
 
 
 sizes = st.integers(4096, 1 << 30)
-paths = st.none() | st.text(min_size=1).map(lambda name: Path("/p") / name.strip("/."))
+some_paths = st.text(min_size=1).map(lambda name: Path("/p") / name.strip("/."))
+paths = st.none() | some_paths
 configurations = st.builds(
     Configuration,
     device=st.builds(
         DeviceSection,
-        socket=paths,
+        socket=st.none() | st.lists(some_paths, min_size=1, max_size=3).map(tuple),
         media=paths,
         capacity=st.none() | st.integers(4096, (1 << 63) - 1),
         read_only=st.booleans(),

@@ -23,6 +23,7 @@ from potash_device.media.store import Media, MemoryMedia
 from potash_device.pcie.config_space import PciIdentity
 from potash_device.pcie.peers import Peers
 from potash_device.settings import BoardSettings
+from potash_device.storage import Storage
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.loop import Rpu
@@ -180,7 +181,8 @@ class Host:
             self.space.map(at, size, fd=fd, offset=at, readable=True, writable=True)
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
-        self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}
+        self.media: dict[int, Media] = {}
+        self.media |= {1: MemoryMedia.create(1 << 20)} if media is None else media
         self.sidecar = Sidecar(MemoryMedia.create(SIDECAR_SIZE) if sidecar is None else sidecar)
         self.sidecar.load()
         self.flash = Flash(MemoryMedia.create(FLASH_SIZE), self.sidecar)
@@ -199,11 +201,9 @@ class Host:
                 peers=peers,
                 memory_bar=drive.shapes[memory_bar].size if memory_bar else 0,
             ),
-            self.media,
-            self.flash,
-            cast(MediaExecutor, self.executor),
-            self.sidecar,
-            drive,
+            Storage(
+                self.media, self.flash, cast(MediaExecutor, self.executor), self.sidecar, drive
+            ),
         )
         self.rpu = Rpu(
             self.board,
@@ -228,7 +228,7 @@ class Host:
         if self.apu is not None:
             self.apu.close()
         self.link.disconnect()
-        self.rpu.controller.namespaces.close()
+        self.rpu.subsystem.inventory.close()
         if isinstance(self.executor, SteppedExecutor):
             self.executor.waiting.clear()
         self.buffers.close()

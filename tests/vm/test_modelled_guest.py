@@ -255,6 +255,6 @@ def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
     monkeypatch.setattr(devices, "_forked", played)
     plain, modelled = Configuration(), options.parse(["--time", "modelled"])
     with serving_guest([plain, modelled, modelled]) as (sockets, monitors):
-        assert [config.device.socket for config in found] == sockets
+        assert [config.device.socket for config in found] == [(each,) for each in sockets]
         assert [config.time.monitor for config in found] == [None, *monitors]
         assert monitors == [socket.with_name("monitor") for socket in sockets[1:]]

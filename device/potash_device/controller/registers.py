@@ -148,7 +148,8 @@ class RegisterFile:
         self._values.load(saved.values, own=offsets)
         self._set_mask(saved.mask)
         self._configure_cmb()
-        self.host_writes = deque(saved.host_writes)
+        self.host_writes.clear()
+        self.host_writes.extend(saved.host_writes)
 
     # What the host does, through BAR 0.
 

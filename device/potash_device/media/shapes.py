@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.errors import MediaError
 from potash_device.saved import typed
-from potash_wire.records import U8, U32, Range
+from potash_wire.records import U8, U16, U32, Range
 
 BLOCK_SIZES = (512, 4096)
 METADATA_SIZES = (8, 16, 64)
@@ -215,6 +215,8 @@ class NamespaceShape(NamedTuple):
     """Bytes of the longest value of a key value namespace."""
     ana_group: Annotated[int, Range(1, MOST_NAMESPACES)] = 1
     """Its group, if the drive has asymmetric namespace access."""
+    controllers: tuple[U16, ...] = ()
+    """The controllers that it is attached to, if it is attached; none means all that it can be."""
 
     @property
     def format(self) -> BlockFormat:

@@ -19,7 +19,7 @@ CHUNK = 64
 """Commands of an unlimited burst after which the time is checked."""
 
 PASS_TIME = 500e-6
-"""Seconds after which a pass begins no further burst."""
+"""Seconds after which a pass begins no further burst; the controllers have equal shares."""
 
 MEDIA_WORK_LIMIT = 64
 """Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
@@ -57,6 +57,8 @@ class Arbiter:
         self._operations = controller.operations
         self._burst = 0
         """Commands of a burst; 0 for no limit."""
+        self._pass_time = PASS_TIME / len(controller.subsystem.controllers)
+        """Its share of the time of a pass."""
 
     def configure(self, features: Features) -> None:
         """The host may have set another arbitration burst."""
@@ -82,7 +84,7 @@ class Arbiter:
                 if burst or queue.head == queue.tail or not queue.ready:
                     queues.served(queue)
                 now = self._clock()
-                until = until or now + PASS_TIME
+                until = until or now + self._pass_time
                 if now >= until or not self._lifecycle.serving:
                     return executed
                 if not burst and queue.head != queue.tail and queue.ready:

@@ -61,10 +61,9 @@ class Commands:
         self._trace = self.controller.board.trace
         self._outstanding = self.controller.outstanding
         self._scheduler = self.controller.scheduler
-        self._scheduler.paused = self._must_wait
         self._outstanding.answer = self._answer_aborted
 
-    def _must_wait(self) -> bool:
+    def must_wait(self) -> bool:
         """No command may go on, nor for what the host wants to be done before anything else."""
         dma = self._board.dma
         self.paused |= dma.remote and dma.interrupted
@@ -111,7 +110,9 @@ class Commands:
             raise NvmeError(Status.COMMAND_ID_CONFLICT, f"command {entry.cid} is still outstanding")
         faults = self.controller.faults
         if faults.io if qid else faults.admin:
-            return faults.inject(command, partial(self._dispatch, command))
+            return faults.inject(
+                command, partial(self._dispatch, command), self.controller.identifier
+            )
         return self._dispatch(command)
 
     def _dispatch(self, command: Command) -> Result:
@@ -150,7 +151,7 @@ class Commands:
             self._failed(command, error)
             return
         if isinstance(result, Generator):
-            task = CommandTask(self._scheduler, result, self._ended, pausable=True)
+            task = CommandTask(self._scheduler, result, self._ended, paused=self.must_wait)
             task.command = command
             if task.go_on():
                 self._outstanding.add(task)

@@ -82,7 +82,9 @@ def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
 
 
 def accelerator_command(controller: Controller, command: Command) -> Result:
-    """The handler of every command that the APU answers."""
+    """The handler of every command that the APU answers, of the controller that has it."""
+    if controller.identifier:
+        raise NvmeError(Status.INVALID_OPCODE, "the accelerators are another controller's")
     return controller.accelerators.execute(command)
 
 

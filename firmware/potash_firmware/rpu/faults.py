@@ -8,7 +8,7 @@ while there are some, so that a drive without faults has no cost.
 import errno
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.deadlines import Deadlines
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.scheduler import Signal
 
@@ -113,27 +113,25 @@ class _Impaired:
 
 
 class Faults:
-    """The faults of one controller.
+    """The faults of one drive.
 
     Args:
-        armed: faults that it has from the start.
         namespaces: those with media that it may impair.
         deadlines: the timers for delays.
         end_apu: ends the application processor immediately.
         lasting: called with the faults that last until they are cleared.
         fail_programs: has so many of the next programs of the flash fail. Raises NvmeError.
-        ana: the controller's asymmetric access, if it has some.
+        accesses: the asymmetric access of each controller, of a drive that has it.
     """
 
     def __init__(
         self,
-        armed: Iterable[Fault],
-        namespaces: Namespaces,
+        namespaces: Inventory,
         deadlines: Deadlines,
         end_apu: Callable[[], None],
         lasting: Callable[[list[Fault]], None],
         fail_programs: Callable[[int], None],
-        ana: "AsymmetricAccess | None" = None,
+        accesses: "Sequence[AsymmetricAccess]",
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
         """Faults that an I/O command may trigger; the fast path is off while there are any."""
@@ -145,13 +143,11 @@ class Faults:
         self._end_apu = end_apu
         self._lasting = lasting
         self._fail_programs = fail_programs
-        self._ana = ana
+        self._accesses = accesses
         self._kept: dict[int, _Armed] = {}
         self._last = 0
         # The media executor's threads ask, too, and a trigger may be the last of a fault.
         self._lock = threading.RLock()
-        for fault in armed:
-            self.add(fault)
 
     # Listing, arming and clearing.
 
@@ -179,7 +175,7 @@ class Faults:
             self._end_apu()
         if of_access and fault.delay:
             due = self._deadlines.clock.now() + fault.delay * 1000
-            self._deadlines.call(due, partial(self._change_access, armed))
+            self._deadlines.call(due, partial(self._change_access, armed, self._accesses[0]))
         return armed.fault.identifier
 
     def clear(self, identifier: int = ALL_FAULTS) -> None:
@@ -260,12 +256,13 @@ class Faults:
                 self.arrange()
             return True
 
-    def inject(self, command: Command, begin: Callable[[], Result]) -> Steps:
-        """The steps of a command, which `begin` begins, as far as its faults let it come to that.
+    def inject(self, command: Command, begin: Callable[[], Result], controller: int) -> Steps:
+        """The steps of a command of a controller, which `begin` begins, as far as its faults let it
+        come to that.
 
         Raises NvmeError.
         """
-        triggered = self.triggered(command)
+        triggered = self.triggered(command, controller)
         delay = self.delay(triggered)
         if delay is not None:
             yield delay
@@ -279,12 +276,14 @@ class Faults:
             self._end_apu_if_armed(at_start=False)
         return result
 
-    def triggered(self, command: Command) -> list[Fault]:
-        """The faults that a command triggers; each counts."""
+    def triggered(self, command: Command, controller: int) -> list[Fault]:
+        """The faults that a command of a controller triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
         for armed in candidates:
-            if armed.fault.kind is FaultKind.ACCESS_STATE and self._changes(armed.fault, command):
-                self._change_access(armed)
+            if armed.fault.kind is FaultKind.ACCESS_STATE:
+                access = self._accesses[controller]
+                if self._changes(armed.fault, command, access):
+                    self._change_access(armed, access)
         return [
             armed.fault
             for armed in candidates
@@ -314,31 +313,30 @@ class Faults:
 
     def _check_access(self, fault: Fault) -> None:
         """Raise NvmeError for a change of access that cannot be."""
-        if self._ana is None:
+        if not self._accesses:
             raise NvmeError(
                 Status.INVALID_FIELD, "the drive has no ANA groups; start it with --ana"
             )
         try:
-            self._ana.require(fault.group, fault.state, fault.transition * MICROSECOND)
+            self._accesses[0].require(fault.group, fault.state, fault.transition * MICROSECOND)
         except ValueError as error:
             raise NvmeError(Status.INVALID_FIELD, str(error)) from None
 
-    def _changes(self, fault: Fault, command: Command) -> bool:
+    def _changes(self, fault: Fault, command: Command, access: "AsymmetricAccess") -> bool:
         """True for a command that the change of an ANA group's state can come before."""
-        namespace = self._namespaces.attached.get(command.entry.nsid)
+        namespace = self._namespaces.every.get(command.entry.nsid)
         return (
-            self._ana is not None
-            and namespace is not None
+            namespace is not None
             and namespace.shape.ana_group == fault.group
-            and self._ana.state(fault.group) != fault.state
+            and access.state(fault.group) != fault.state
         )
 
-    def _change_access(self, armed: _Armed) -> None:
-        if not self.triggers(armed) or self._ana is None:
+    def _change_access(self, armed: _Armed, access: "AsymmetricAccess") -> None:
+        if not self.triggers(armed):
             return
         fault = armed.fault
         try:
-            self._ana.change(
+            access.change(
                 fault.group,
                 fault.state,
                 fault.transition * MICROSECOND,

@@ -68,10 +68,12 @@ TRANSITIONS: dict[tuple[ControllerState, Event], ControllerState] = {
 
 @dataclass(eq=False, repr=False)
 class Lifecycle:
-    """CC and CSTS of one controller. `on_reset` is called whenever a host's session ends."""
+    """CC and CSTS of one controller. `on_reset` is called whenever a host's session ends, and
+    `reset_subsystem` for an NVM subsystem reset."""
 
     controller: Controller
     on_reset: Callable[[], None]
+    reset_subsystem: Callable[[], None]
     clock: Callable[[], float]
     state: ControllerState = ControllerState.DISABLED
     serving: bool = False
@@ -99,7 +101,8 @@ class Lifecycle:
         self._enter(Event.RESET)
 
     def subsystem_reset(self) -> None:
-        """The host has written the key to NSSR: as a function reset, and CSTS says that it was."""
+        """A host has written the key to NSSR of some controller: as a function reset, and CSTS says
+        that it was."""
         self._board.function_reset()
         self._update_status(nssro=1)
 
@@ -175,8 +178,8 @@ class Lifecycle:
             self._no_shutdown()
         elif after is ControllerState.READY:
             self.controller.select_command_sets()
-            self.controller.persistence.in_use()
-            self.controller.began()
+            self.controller.persistence.in_use(self.controller.identifier)
+            self.controller.subsystem.began()
             self._update_status(rdy=1)
         elif after is ControllerState.FAILED:
             self._board.dma.stop()
@@ -190,6 +193,7 @@ class Lifecycle:
         self._board.interrupts.clear()
         self._board.registers.unmask()
         self.controller.reset(next_host=next_host)
+        self.controller.persistence.unused(self.controller.identifier)
         self.on_reset()
         self._no_shutdown()
         self._update_status(rdy=0, cfs=0)
@@ -250,7 +254,7 @@ class Lifecycle:
     def _flush(self) -> Steps[None]:
         """Flush, and complete the shutdown unless another one has begun meanwhile."""
         flush_all = flushing(self.controller.namespaces.stored.values())
-        remember = self.controller.persistence.shut_down()
+        remember = self.controller.persistence.shut_down(self.controller.identifier)
 
         def flush() -> list[Flushed]:
             ended = flush_all()

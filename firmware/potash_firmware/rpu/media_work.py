@@ -106,15 +106,31 @@ class BlocksInFlight:
 
 
 class MediaWork:
-    """The work of one controller on the media executor."""
+    """The work of one controller on the media executor, or that of the whole `drive`."""
 
-    def __init__(self, executor: MediaExecutor, trace: Trace) -> None:
+    def __init__(
+        self, executor: MediaExecutor, trace: Trace, drive: "MediaWork | None" = None
+    ) -> None:
         self.executor = executor
         self._trace = trace
         self.unfinished: set[Future[Any]] = set()
         """Work in flight, of whatever time: no reset recalls it."""
-        self._blocks: dict[Future[Any], BlocksInFlight] = {}
-        self._shared: dict[Hashable, Future[Any]] = {}
+        self._blocks: dict[Future[Any], BlocksInFlight] = {} if drive is None else drive._blocks
+        self._shared: dict[Hashable, Future[Any]] = {} if drive is None else drive._shared
+        self._all: list[MediaWork] = [self] if drive is None else drive._all
+        """The work of the drive and of its controllers."""
+        if drive is not None:
+            self._all.append(self)
+
+    @property
+    def any_unfinished(self) -> bool:
+        """The drive or some controller has work in flight."""
+        return any(each.unfinished for each in self._all)
+
+    @property
+    def every(self) -> "set[Future[Any]]":
+        """The work in flight of the drive and of all controllers."""
+        return set().union(*(each.unfinished for each in self._all))
 
     def submit(self, call: Callable[[], T], *, flushes: bool = False) -> "Future[T]":
         """Have `call` made where it may block; its future is to be waited for.
@@ -154,9 +170,11 @@ class MediaWork:
 
     def finished(self, future: "Future[Any]") -> None:
         """Some work has ended, be it of others: it is in nobody's way any more."""
-        self.unfinished.discard(future)
+        for each in self._all:
+            each.unfinished.discard(future)
         if self._shared:
-            self._shared = {key: work for key, work in self._shared.items() if work is not future}
+            for key in [key for key, work in self._shared.items() if work is future]:
+                del self._shared[key]
         in_flight = self._blocks.pop(future, None)
         if in_flight is not None:
             in_flight.discard(future)
@@ -181,7 +199,7 @@ def _named(qualified: str) -> str:
 
 @dataclass(eq=False, repr=False)
 class MediaFailures:
-    """The failures of one controller's media.
+    """The failures of a drive's media.
 
     `on_failure` is called for each, `on_loss` once for media that have lost data.
     """

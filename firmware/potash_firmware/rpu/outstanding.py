@@ -163,6 +163,20 @@ class Outstanding(Part):
         self._stop(task, status)
         return {future}
 
+    def abort_namespace(self, nsid: int) -> set[Future[Any]]:
+        """End the I/O commands on a namespace that is being detached, but for those that the media
+        or an engine work on: their futures are given."""
+        begun: set[Future[Any]] = set()
+        for task in [task for task in self.all if task.command.entry.nsid == nsid]:
+            future = task.future
+            if not task.command.queue.qid:
+                continue
+            if future is None or future.done():
+                self._end(task, Status.INVALID_FIELD)
+            else:
+                begun.add(future)
+        return begun
+
     def _stop(self, task: CommandTask, status: Status) -> bool:
         """Hasten the end of what works for a command; False where that cannot be done."""
         wait, future = task.waits_for, task.future

@@ -10,8 +10,8 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Inf
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media.errors import MediaError
@@ -21,7 +21,7 @@ from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.logs.health import SAMPLE
 from potash_firmware.rpu.part import Part
-from potash_firmware.rpu.reports import Reports
+from potash_firmware.rpu.reports import DriveReports
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ SHUTDOWN: Section[bool] = Section("shutdown", bool)
 
 @dataclass(eq=False, repr=False)
 class Persistence:
-    """The records of a controller in `sidecar`.
+    """The records of a drive in `sidecar`.
 
     One of `timers` has the next record. A drive on which nothing happens is recorded once a day:
     the first change after a record, which `sample` notices, makes the next one due earlier.
@@ -51,8 +51,7 @@ class Persistence:
 
     sidecar: Sidecar
     scheduler: Scheduler
-    parts: Sequence[Part]
-    reports: Reports
+    reports: DriveReports
     states: States
     began: Callable[[], None]
     timers: Deadlines
@@ -67,10 +66,17 @@ class Persistence:
     _snapshot_at: float = 0.0
     saving: bool = False
     """A record is being written."""
+    parts: list[Part] = field(default_factory=list)
+    """All parts, in the order in which a power cycle reaches them."""
+    _counting: list[Part] = field(default_factory=list)
+    """The few parts whose changes count: while commands are waited for, each pass asks."""
+    _users: set[int] = field(default_factory=set)
+    """The controllers whose hosts may write."""
 
-    def __post_init__(self) -> None:
-        # Few of them count, and while commands are waited for, each pass asks.
-        self._counting = [part for part in self.parts if type(part).changes is not Part.changes]
+    def add(self, *parts: Part) -> None:
+        """These are parts of the drive."""
+        self.parts += parts
+        self._counting += [part for part in parts if type(part).changes is not Part.changes]
 
     def power_on(self) -> None:
         """Read what was recorded, and count this power cycle. Raises ExtensionError where there is
@@ -99,19 +105,28 @@ class Persistence:
             self.sidecar.put(SHUTDOWN, True)
         self._try_to_save()
 
-    def in_use(self) -> None:
-        """A host uses the drive again after it was shut down."""
+    def in_use(self, controller: int) -> None:
+        """The host of a controller uses the drive, which may have been shut down before."""
+        self._users.add(controller)
         if self.sidecar.get(SHUTDOWN):
             self.sidecar.put(SHUTDOWN, False)
             self._due, self._changed = self.clock(), True
             self._schedule()
 
-    def shut_down(self) -> Callable[[], None]:
-        """A function to be called, where it may wait, once a shutdown has flushed the media."""
+    def unused(self, controller: int) -> None:
+        """The session of a controller's host has ended."""
+        self._users.discard(controller)
+
+    def shut_down(self, controller: int) -> Callable[[], None]:
+        """A function to be called, where it may wait, once a shutdown of a controller has flushed
+        the media. The drive is shut down with the last one that is in use."""
+        self._users.discard(controller)
+        is_last = not self._users
         self._record()
 
         def save() -> None:
-            self.sidecar.put(SHUTDOWN, True)
+            if is_last:
+                self.sidecar.put(SHUTDOWN, True)
             self._try_to_save()
 
         return save
@@ -159,7 +174,9 @@ class Persistence:
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
         self._snapshot_at = self.clock() + SNAPSHOT_INTERVAL
-        self.reports.persistent_events.add(SmartSnapshot(smart=self.reports.smart_log()))
+        self.reports.persistent_events.add(
+            SmartSnapshot(smart=self.reports.controllers[0].smart_log())
+        )
 
     def _record(self) -> None:
         self._recorded, self._changed = self._activity(), False

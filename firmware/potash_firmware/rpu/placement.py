@@ -20,7 +20,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.flash.rates import PAGE
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Number, Section
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.part import Part
 from potash_wire.records import U8, U16, U32
 
@@ -94,7 +94,7 @@ class Placement(Part):
         settings: PlacementSettings,
         timing: ModelledTime | None,
         sidecar: Sidecar,
-        namespaces: Namespaces,
+        namespaces: Inventory,
     ) -> None:
         self.handles, self.groups = settings.handles, settings.groups
         self.enabled = True

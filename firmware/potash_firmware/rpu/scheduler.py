@@ -37,6 +37,10 @@ def never() -> bool:
     return False
 
 
+OVER_LIMIT = 1024
+"""Futures that have ended which are remembered during a pause beside those of held tasks."""
+
+
 class Wait(NamedTuple):
     """The object that a task waits for (no callable), and the ways to end the wait early.
 
@@ -99,7 +103,7 @@ class Task:
     """
 
     __slots__ = (
-        "_ended", "_scheduler", "_steps", "left", "over", "pausable", "single", "waits_for",
+        "_ended", "_scheduler", "_steps", "left", "over", "paused", "single", "waits_for",
     )  # fmt: skip
 
     def __init__(
@@ -108,18 +112,18 @@ class Task:
         steps: Steps[Any],
         ended: Callable[["Task", Any, Exception | None], None],
         *,
-        pausable: bool = False,
+        paused: Callable[[], bool] = never,
     ) -> None:
         """Create a task; `ended` gets its result, or the exception that ended it.
 
-        One that is `pausable` does not go on while the scheduler is paused.
+        It does not go on while it is `paused`.
         """
         self._scheduler = scheduler
         self._steps = steps
         self._ended = ended
         self.over = False
         """The task has ended or is closed."""
-        self.pausable = pausable
+        self.paused = paused
         self.left: set[Future[Any]] = set()
         """Futures that have to end before it goes on."""
         self.single = False
@@ -218,7 +222,7 @@ def _must_succeed(_: Task, result: object, error: Exception | None) -> None:
 
 
 class Scheduler:
-    """The tasks of one controller. `submit` hands a callable to another thread."""
+    """The tasks of one drive. `submit` hands a callable to another thread."""
 
     def __init__(
         self, deadlines: Deadlines, submit: Callable[[Callable[[], Any]], Future[Any]]
@@ -227,15 +231,13 @@ class Scheduler:
         self.ready: deque[tuple[Task, Any]] = deque()
         """Tasks to be continued, in this order, each with the result of its wait."""
         self.held: deque[tuple[Task, Any]] = deque()
-        """Ready tasks that wait for the end of the pause."""
+        """Ready tasks that wait for the end of a pause."""
         self.waiting: dict[Future[Any], list[Task]] = {}
         self.calls: set[Future[Any]] = set()
         """Futures of callables that tasks have yielded."""
         self.over: set[Future[Any]] = set()
         """Futures that have ended, while tasks that have waited for them are yet to continue:
         `ended` is not called again for a task that begins to wait for one only now."""
-        self.paused: Callable[[], bool] = never
-        """True while no pausable task may continue."""
         self._submit = submit
         self.emulated: dict[object, tuple[int, int]] | None = None
         """Begin and due time of the steps of `not_before` that have not ended; None if nobody asks
@@ -272,21 +274,27 @@ class Scheduler:
                     self.ready.append((task, future if task.single else None))
 
     def resume(self) -> None:
-        """Queue what was held during a pause; to be called once `paused` is False again."""
+        """Queue what was held during a pause; to be called when one has ended."""
         self.ready.extend(self.held)
         self.held.clear()
+
+    def forget_closed(self) -> None:
+        """Forget those of the held tasks that are closed."""
+        self.held = deque(entry for entry in self.held if not entry[0].over)
 
     def run(self) -> None:
         """Continue all ready tasks, including those that become ready meanwhile."""
         ready = self.ready
         while ready:
             task, value = ready.popleft()
-            if task.pausable and self.paused():
+            if task.paused is not never and task.paused():
                 self.held.append((task, value))
             else:
                 task.go_on(value)
         if not self.held:
             self.over.clear()
+        elif len(self.over) > OVER_LIMIT + 2 * len(self.held):  # of others, which go on meanwhile
+            self.over.intersection_update(value for _, value in self.held)
 
     def until(
         self, due: int | Later | None, *, abortable: bool = True, began: int = 0

@@ -66,7 +66,6 @@ class TimedCommand(CommandTask):
     __slots__ = ("batch", "crossing", "index", "kind")
     name: int
     waits_for: int
-    pausable = True
 
     def __init__(self, batch: Batch, index: int, cid: int, kind: Kind, due: int) -> None:
         self.batch = batch
@@ -84,6 +83,10 @@ class TimedCommand(CommandTask):
         batch = self.batch
         entry = batch.entry(self.index)
         return Command(entry, batch.queue, CommandSet(self.kind.csi), batch.fetched)
+
+    @property
+    def paused(self) -> Callable[[], bool]:  # type: ignore[override]
+        return self.batch.path.paused
 
     def crossed(self, due: int) -> None:
         """It is known when its data have been transferred, and it completes."""
@@ -181,6 +184,7 @@ class TimedFastPath(FastPath):
         self._timed = self
         self.controller, self.timing, self._commands = controller, timing, commands
         self._outstanding, self._deadlines = controller.outstanding, controller.deadlines
+        self.paused = commands.must_wait
         self._media: dict[int, TimedMedia] = {}
         self._batch: Batch
         self._cids: list[int] = []
@@ -256,11 +260,16 @@ class TimedFastPath(FastPath):
         """Complete a command, and those behind it whose deadlines have passed, too."""
         scheduler, heap = self.controller.scheduler, self._deadlines.heap
         now, tasks = self._deadlines.clock.now(), [first]
-        while heap and heap[0][0] <= now and isinstance(task := heap[0][2], TimedCommand):
+        while (
+            heap
+            and heap[0][0] <= now
+            and isinstance(task := heap[0][2], TimedCommand)
+            and task.batch.path is self
+        ):
             heappop(heap)
             if not task.over:
                 tasks.append(task)
-        if scheduler.paused():
+        if self.paused():
             scheduler.held.extend((task, None) for task in tasks)
             return
         for queue, of_queue in groupby(tasks, lambda task: task.batch.queue):

@@ -1,4 +1,4 @@
-"""The times of a controller: guest time with its deadlines, and the modelled time of its drive."""
+"""The times of a drive: guest time with its deadlines, and the modelled time of its drive."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nvme_spec.status import NvmeError, Status
-from potash_device.board import Board
+from potash_device.storage import Storage
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock, SteppedClock
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory, NamespaceTable
 from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.rpu.settings import RpuSettings
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Times:
-    """The times of one controller; without `settings.time`, commands end as soon as they can."""
+    """The times of one drive; without `settings.time`, commands end as soon as they can."""
 
     def __init__(
         self,
-        board: Board,
+        storage: Storage,
         settings: RpuSettings,
-        namespaces: Namespaces,
+        namespaces: Inventory,
         apu: ApuLink,
         clock: Callable[[], float],
     ) -> None:
@@ -37,7 +37,7 @@ class Times:
         stepped = time is not None and time.stepped
         self.deadlines = Deadlines(SteppedClock() if stepped else GuestClock(clock))
         """Deadlines of commands, jobs and operations, in guest time."""
-        self.scheduler = Scheduler(self.deadlines, board.executor.submit)
+        self.scheduler = Scheduler(self.deadlines, storage.executor.submit)
         self.timing: ModelledTime | None = None
         """The modelled time of the drive."""
         self.job_time: JobTime | None = None
@@ -57,7 +57,7 @@ class Times:
                 zones,
                 self.deadlines.clock,
                 self.deadlines.lateness,
-                board.trace,
+                storage.trace,
                 logs,
             )
             namespaces.on_change = lambda: timing.place(*namespace_sizes(namespaces))
@@ -83,7 +83,7 @@ def _scheduler(settings: RpuSettings) -> UnitScheduler:
 
 
 def namespace_sizes(
-    namespaces: Namespaces,
+    namespaces: NamespaceTable,
 ) -> tuple[dict[int, int], dict[int, ZoneShape], set[int]]:
     """Bytes of flash of the durable namespaces, the zones of those that have some, and the
     namespaces with values."""

@@ -58,6 +58,7 @@ class BootedDevice(Device):
     Attributes:
         socket: path of its socket. This object is its only client.
         process: the drive's process.
+        controllers: a client of each controller of the drive; the first is this object.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class BootedDevice(Device):
         owned: ExitStack,
         *,
         timeout: float,
+        others: Sequence[Device] = (),
     ) -> None:
         super().__init__(transport, timeout=timeout)
+        self.controllers: tuple[Device, ...] = (self, *others)
         self.target = f"{VFIO_USER_SCHEME}{socket}"
         self.socket = socket
         self.process = process
@@ -110,11 +113,14 @@ def booted_device(
     verbose: bool = False,
     queue_depth: int = 1,
     host_clock: HostClock | None = None,
+    controllers: int = 1,
     **wanted: Any,
 ) -> BootedDevice:
     """A drive until the end of the block, or its `close`.
 
     Args:
+        controllers: number of its controllers, of which each has a client (`controllers` of the
+            result).
         timeout: seconds that a command may take.
         verbose: show the drive's log on standard error.
         queue_depth: commands that can be in flight at once.
@@ -129,12 +135,17 @@ def booted_device(
         PotashError: the drive does not start; the text is the reason.
     """
     with ExitStack() as stack:
-        served = stack.enter_context(serving(drive_configuration(wanted), verbose=verbose))
-        transport = open_vfio_user(
-            str(served.socket), timeout=timeout, queue_depth=queue_depth, clock=host_clock
+        config = drive_configuration(wanted)
+        served = stack.enter_context(serving(config, controllers=controllers, verbose=verbose))
+        transport, *more = (
+            open_vfio_user(str(socket), timeout=timeout, queue_depth=queue_depth, clock=host_clock)
+            for socket in served.sockets
         )
+        others = [stack.enter_context(Device(each, timeout=timeout)) for each in more]
         owned = stack.pop_all()
-    return BootedDevice(transport, served.socket, served.process, owned, timeout=timeout)
+    return BootedDevice(
+        transport, served.socket, served.process, owned, timeout=timeout, others=others
+    )
 
 
 @contextmanager

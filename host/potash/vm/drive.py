@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -38,12 +38,13 @@ def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def device_process(
-    socket: Path, *options: str, verbose: bool = False
+    socket: Path, *options: str, more: Sequence[Path] = (), verbose: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `potash serve` at `socket` while the block lasts. Yields its process.
 
     Args:
         options: further options of `potash serve`.
+        more: sockets of further controllers.
         verbose: let what the device logs through to standard error.
 
     Raises:
@@ -51,7 +52,8 @@ def device_process(
     """
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "potash.cli.main", "serve"]
-        command += ["--socket", str(socket), "--json", *options]
+        command += [f"--socket={each}" for each in (socket, *more)]
+        command += ["--json", *options]
         process = subprocess.Popen(
             dies_with_parent(command),
             stdin=subprocess.DEVNULL,

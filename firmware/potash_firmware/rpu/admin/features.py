@@ -63,7 +63,7 @@ def set_features(controller: Controller, command: Command) -> Steps:
     if not (fields.save or feature.persistent):
         return result
     controller.features.put_saved()
-    save = controller.board.sidecar.save
+    save = controller.board.storage.sidecar.save
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
         save = yield from _flushed_before(controller, nsids, save)
     try:
@@ -163,7 +163,7 @@ def _keep_alive(controller: Controller) -> None:
 
 
 def _protect(controller: Controller) -> None:
-    for nsid in controller.namespaces.protect():
+    for nsid in controller.namespaces.inventory.protect():
         controller.reports.namespace_changed(nsid)
     controller.reports.zones_changed()
 

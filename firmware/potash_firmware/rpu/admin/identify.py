@@ -106,7 +106,7 @@ def _of_blocks(controller: Controller, namespace: AnyNamespace | None) -> bytes:
         raise NvmeError(
             Status.INVALID_IO_COMMAND_SET, detail=f"namespace {namespace.nsid} has no blocks"
         )
-    return _identified(controller, namespace, namespace_structure(namespace))
+    return _identified(controller, namespace, namespace_structure(controller, namespace))
 
 
 def _identified(
@@ -127,7 +127,9 @@ def _identified(
     return bytes(structure)
 
 
-def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
+def namespace_structure(
+    controller: Controller, namespace: Namespace
+) -> structures.IdentifyNamespace:
     metadata = namespace.metadata
     return structures.IdentifyNamespace(
         nsze=namespace.blocks,
@@ -136,7 +138,7 @@ def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
         format_index=FORMATS.index(namespace.format),
         metadata_extended=metadata.extended,
         dps=metadata.protection | (capabilities.DPS_FIRST if metadata.first else 0),
-        nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+        nmic=_nmic(controller, namespace),
         rescap=_RESERVATIONS,
         fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
@@ -145,6 +147,11 @@ def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
         **(_ZONE_FORMATS if namespace.shape.zone_size else _FORMATS),
         **namespace_fields(namespace),
     )
+
+
+def _nmic(controller: Controller, namespace: AnyNamespace) -> int:
+    shared = controller.subsystem.inventory.is_shared(namespace)
+    return capabilities.NMIC_SHARED if shared else 0
 
 
 def _nsattr(namespace: StoredNamespace) -> int:
@@ -254,7 +261,7 @@ def _of_command_set(
             Status.INVALID_FIELD, detail=f"namespace {nsid} is not of command set {csi.name}"
         )
     if isinstance(namespace, KeyValueNamespace):
-        return _identified(controller, namespace, _values_of(namespace))
+        return _identified(controller, namespace, _values_of(controller, namespace))
     if isinstance(namespace, MemoryNamespace):
         return bytes(MemoryStructure(nsze=namespace.size, ncap=namespace.size))
     if isinstance(namespace, Namespace):
@@ -276,11 +283,11 @@ def _zones_of(namespace: ZonedNamespace) -> Structure:
     )
 
 
-def _values_of(namespace: KeyValueNamespace) -> KeyValueStructure:
+def _values_of(controller: Controller, namespace: KeyValueNamespace) -> KeyValueStructure:
     return KeyValueStructure(
         nsze=namespace.size,
         nuse=namespace.media.used,
-        nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+        nmic=_nmic(controller, namespace),
         rescap=_RESERVATIONS,
         fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
         nsattr=_nsattr(namespace),
@@ -351,7 +358,7 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
     return bytes(
         structures.IndependentNamespace(
             nsfeat=0 if stored else capabilities.NSFEAT_NO_WRITE_CACHE,
-            nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
+            nmic=_nmic(controller, namespace),
             anagrpid=namespace.shape.ana_group if controller.ana is not None else 0,
             rescap=_RESERVATIONS if stored else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, StoredNamespace) else 0,
@@ -368,7 +375,8 @@ def _command_sets(controller: Controller, command: Command, fields: Identify) ->
     return bytes(
         structures.CommandSetCombinations(
             combinations=[
-                sum(1 << csi for csi in sets) for sets in controller.namespaces.combinations
+                sum(1 << csi for csi in sets)
+                for sets in controller.namespaces.inventory.combinations
             ]
         )
     )
@@ -382,7 +390,7 @@ def _enabled(controller: Controller, fields: Identify) -> capabilities.CommandSe
 
 
 def _require_possible(controller: Controller, nsid: int) -> None:
-    if not 1 <= nsid <= controller.namespaces.highest_nsid:
+    if not 1 <= nsid <= controller.namespaces.inventory.highest_nsid:
         raise NvmeError(Status.INVALID_NAMESPACE, detail=f"{nsid:#x} is no namespace identifier")
 
 

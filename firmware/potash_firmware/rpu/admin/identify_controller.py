@@ -77,14 +77,14 @@ def controller_structure(controller: Controller) -> IdentifyController:
         hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, capabilities.Hctma.SUPPORTED),
         mntmt=table.LOWEST_THRESHOLD,
         mxtmt=table.HIGHEST_THRESHOLD,
-        tnvmcap=controller.namespaces.total_capacity,
-        unvmcap=controller.namespaces.unallocated,
+        tnvmcap=controller.namespaces.inventory.total_capacity,
+        unvmcap=controller.namespaces.inventory.unallocated,
         edstt=controller.self_tests.extended_minutes,
         dsto=capabilities.Dsto.ONE_IN_SUBSYSTEM,
         sanicap=sum(ACTIONS.values()) | capabilities.Sanicap.MEDIA_NOT_MODIFIED,
         sqes=capabilities.entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
         cqes=capabilities.entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
-        nn=controller.namespaces.highest_nsid,
+        nn=controller.namespaces.inventory.highest_nsid,
         oncs=controller.support.oncs
         | capabilities.Oncs.SAVE_AND_SELECT
         | _if_there(FeatureId.TIMESTAMP, capabilities.Oncs.TIMESTAMP),
@@ -102,6 +102,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
         psd=(PowerStateDescriptor(mp=2500),),
         **CONTROLLER_FIELDS,
     )
+    if len(controller.subsystem.controllers) > 1:
+        says.cmic = capabilities.Cmic.MULTIPLE_PORTS | capabilities.Cmic.MULTIPLE_CONTROLLERS
     if controller.placement is not None:
         says.ctratt |= (
             capabilities.Ctratt.ENDURANCE_GROUPS | capabilities.Ctratt.FLEXIBLE_DATA_PLACEMENT

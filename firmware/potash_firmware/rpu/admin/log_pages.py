@@ -33,6 +33,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.telemetry_areas import collect
 from potash_firmware.rpu.timing.report import timing_log
 
 DWORD = 4
@@ -195,7 +196,7 @@ def _effects(controller: Controller, command: Command, fields: GetLogPage) -> by
 def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     _require_blocks(fields)
     if fields.lsp & logs.TELEMETRY_CREATE:
-        controller.telemetry.create()
+        controller.telemetry.create(collect(controller))
         header = controller.telemetry.header(logs.LogPage.TELEMETRY_HOST)
         controller.reports.persistent_events.add(persistent_events.TelemetryCreated(header=header))
     return controller.telemetry.encode(logs.LogPage.TELEMETRY_HOST)
@@ -217,19 +218,19 @@ def _require_blocks(fields: GetLogPage) -> None:
 def _persistent_events(
     controller: Controller, command: Command, fields: GetLogPage
 ) -> bytes | None:
-    events = controller.reports.persistent_events
+    context = controller.reports.context
     match persistent_events.PersistentEventAction(fields.lsp & _ACTION_MASK):
         case persistent_events.PersistentEventAction.READ:
-            return events.context
+            return context.context
         case persistent_events.PersistentEventAction.ESTABLISH_AND_READ:
-            page = events.establish(_persistent_event_header(controller))
+            page = context.establish(_persistent_event_header(controller))
             if fields.offset > len(page):
-                events.release()
+                context.release()
             return page
         case persistent_events.PersistentEventAction.ESTABLISH_AND_READ_HEADER:
-            return events.header(_persistent_event_header(controller))
+            return context.header(_persistent_event_header(controller))
         case persistent_events.PersistentEventAction.RELEASE:
-            events.release()
+            context.release()
             return None
 
 

@@ -109,10 +109,13 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
         )
     except ValueError as error:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail=str(error)) from None
-    if identifiers != [controller.identifier]:
-        raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail="there is one controller, 0")
+    count = len(controller.subsystem.controllers)
+    if not identifiers or max(identifiers) >= count:
+        raise NvmeError(
+            Status.CONTROLLER_LIST_INVALID, detail=f"the controllers are 0 to {count - 1}"
+        )
     return controller.operations.command(
-        controller.management.attach(command.entry.nsid, attach=attach)
+        controller.management.attach(command.entry.nsid, identifiers, attach=attach)
     )
 
 
@@ -123,7 +126,7 @@ def device_self_test(controller: Controller, command: Command) -> Result:
     if fields.stc == SelfTestCode.ABORT:
         tests.abort(SelfTestResult.ABORTED_BY_COMMAND)
     elif fields.stc in (SelfTestCode.SHORT, SelfTestCode.EXTENDED):
-        tests.begin(SelfTestCode(fields.stc), command.entry.nsid)
+        tests.begin(controller.namespaces, SelfTestCode(fields.stc), command.entry.nsid)
     else:
         raise NvmeError(Status.INVALID_FIELD, f"self-test {fields.stc:#x} is not there")
 
@@ -143,7 +146,7 @@ def sanitize(controller: Controller, command: Command) -> Result:
 def firmware_download(controller: Controller, command: Command) -> Result:
     fields = FirmwareImageDownload.decode(command.entry.cdws)
     views = controller.transfer.views(command, fields.length, write=False)
-    controller.firmware.download.put(fields.offset * DWORD, views)
+    controller.download.put(fields.offset * DWORD, views)
     return None
 
 
@@ -200,7 +203,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Steps:
     slot = fields.slot or slots.choose_writable()
     if slot == BUILT_IN_SLOT:
         raise NvmeError(Status.INVALID_FIRMWARE_SLOT, "slot 1 cannot be written")
-    image = slots.download.take()
+    image = controller.download.take()
     activate = fields.action != CommitAction.REPLACE
 
     def store() -> None:

@@ -78,9 +78,9 @@ def endurance_group(controller: Controller, command: Command, fields: GetLogPage
             host_read_commands=health.reads,
             host_write_commands=health.writes,
             media_errors=health.media_errors,
-            error_log_entries=controller.reports.errors.count,
-            tegcap=controller.namespaces.total_capacity,
-            uegcap=controller.namespaces.unallocated,
+            error_log_entries=health.errors,
+            tegcap=controller.namespaces.inventory.total_capacity,
+            uegcap=controller.namespaces.inventory.unallocated,
         )
     )
 
@@ -98,7 +98,7 @@ def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes
     uses = [HandleUse.UNUSED] * placement.handles
     for nsid, namespace in controller.namespaces.blocks.items():
         chosen = namespace.shape.chosen
-        for handle in controller.namespaces.handles(nsid):
+        for handle in controller.namespaces.inventory.handles(nsid):
             uses[handle] = HandleUse.CONTROLLER_SPECIFIED if chosen else HandleUse.HOST_SPECIFIED
     return encode_usage(uses)
 

@@ -124,7 +124,7 @@ def _store(controller: Controller) -> Generator[Any, Any, None]:
     """Have what persists on stable storage. Raises NvmeError."""
     controller.reservations.every.put()
     try:
-        yield controller.media_work.submit(controller.board.sidecar.save)
+        yield controller.media_work.submit(controller.board.storage.sidecar.save)
     except MediaError as error:
         # It is in force, and saved as soon as the sidecar can be written again.
         raise NvmeError(Status.INTERNAL_ERROR, str(error.strerror), dnr=False) from None

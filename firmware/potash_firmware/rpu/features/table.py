@@ -105,8 +105,18 @@ class Feature:
     persistent: bool = False
     placement: bool = False
     """Only a drive with flexible data placement has it, and keeps its value."""
+    of_controller: bool = False
+    """Each controller has values of its own, also of a namespace."""
+    of_drive: bool = False
+    """Its scope is the whole drive, with one value for all controllers."""
     values: str = "any"
     """The values that it takes, for the page of supported features."""
+
+    @property
+    def shared(self) -> bool:
+        """Its scope is larger than one controller."""
+        of_namespace = self.namespace_specific and not self.of_controller
+        return of_namespace or self.placement or self.of_drive
 
     @property
     def mask(self) -> int:
@@ -357,7 +367,10 @@ FEATURES: dict[int, Feature] = {
         values="64 or 128 bits, as many as those of other hosts and of registrants",
     ),
     features.FeatureId.RESERVATION_NOTIFICATION_MASK: Feature(
-        features.ReservationNotificationMask, namespace_specific=True, command_sets=_DURABLE
+        features.ReservationNotificationMask,
+        namespace_specific=True,
+        of_controller=True,
+        command_sets=_DURABLE,
     ),
     features.FeatureId.RESERVATION_PERSISTENCE: Feature(
         features.ReservationPersistence,

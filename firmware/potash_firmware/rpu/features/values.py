@@ -1,7 +1,9 @@
 """The current values of features; `features.table` lists the features.
 
-A value lasts until the next controller reset, which restores saved values. Saved values
-and those that always survive a power cycle are in the sidecar (`rpu.persistence`).
+Values of namespaces, and of the drive, are the same for all controllers; each controller has its
+own of the others. A value lasts until the next controller reset, which restores saved values; those
+that several controllers share, until a reset of the NVM subsystem. Saved values and those that
+always survive a power cycle are in the sidecar (`rpu.persistence`).
 
 Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (Get Features) and
 5.27 (Set Features).
@@ -52,8 +54,10 @@ class SavedValue(NamedTuple):
     data: str = ""
 
 
-SECTION: Section[list[SavedValue]] = Section("features", list[SavedValue])
-"""The sidecar's section of saved values."""
+def section(controller: int = 0) -> Section[list[SavedValue]]:
+    """The sidecar's section of the saved values of a controller; the first one's has those that all
+    share, too."""
+    return Section(f"features{controller or ''}", list[SavedValue])
 
 
 class SavedFeatures(NamedTuple):
@@ -66,14 +70,28 @@ class SavedFeatures(NamedTuple):
 
 
 class Features(Part):
-    """The values of one controller's features; `clock` gives seconds."""
+    """The values of one controller's features; `clock` gives seconds.
 
-    def __init__(self, limits: Limits, sidecar: Sidecar, clock: Callable[[], float]) -> None:
+    `drive` has the values that all controllers share; without it, these are such values.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        sidecar: Sidecar,
+        clock: Callable[[], float],
+        drive: "Features | None" = None,
+    ) -> None:
         self._limits = limits
         self._sidecar = sidecar
         self._clock = clock
-        self.rows: Mapping[int, Feature] = FEATURES
-        """Every feature of the drive."""
+        self._drive = self if drive is None else drive
+        self._controllers: list[Features] = []
+        """The values of each controller, of an object with values that they share."""
+        self._number = len(self._drive._controllers)
+        if drive is not None:
+            drive._controllers.append(self)
+        self._rows: Mapping[int, Feature] = FEATURES
         self._values: dict[Key, Value] = {}
         self._saved: dict[Key, Value] = {}
         self._reset_at = self._timestamp_since = 0.0
@@ -91,6 +109,19 @@ class Features(Part):
         """Namespaces of which reading a deallocated or unwritten block is an error."""
         self.reset()
 
+    @property
+    def rows(self) -> Mapping[int, Feature]:
+        """Every feature of the drive."""
+        return self._drive._rows
+
+    @rows.setter
+    def rows(self, rows: Mapping[int, Feature]) -> None:
+        self._drive._rows = rows
+
+    def _owner(self, feature: Feature) -> "Features":
+        """The object that has the values of a feature."""
+        return self._drive if feature.shared else self
+
     def row(self, fid: int) -> Feature:
         """The feature's row. Raises NvmeError when there is none."""
         feature = self.rows.get(fid)
@@ -100,6 +131,8 @@ class Features(Part):
 
     def reset(self, *, next_host: bool = False) -> None:
         """Back to what was saved, or else to the defaults."""
+        if self._drive is not self and len(self._drive._controllers) == 1:
+            self._drive.reset()
         self._values = dict(self._saved)
         self._reset_at = self._timestamp_since = self._clock()
         self._changed()
@@ -108,7 +141,7 @@ class Features(Part):
         """The current values, and how long ago the reset and the timestamp were."""
         now = self._clock()
         return SavedFeatures(
-            tuple((*key, value.dword, value.data) for key, value in self._values.items()),
+            tuple((*key, value.dword, value.data) for key, value in self.values.items()),
             round((now - self._reset_at) / MILLISECOND),
             round((now - self._timestamp_since) / MILLISECOND),
         )
@@ -116,9 +149,15 @@ class Features(Part):
     def load(self, saved: SavedFeatures) -> None:
         """Have the current values that were saved. Raises ValueError where one makes no sense."""
         try:
-            self._values = dict(self._checked(*record) for record in saved.values)
+            values = dict(self._checked(*record) for record in saved.values)
         except NvmeError as error:
             raise ValueError(f"a feature has an impossible value: {error}") from None
+        for owner in (self._drive, self):
+            owner._values = {
+                key: value
+                for key, value in values.items()
+                if self._owner(self.rows[key[0]]) is owner
+            }
         now = self._clock()
         self._reset_at = now - saved.reset * MILLISECOND
         self._timestamp_since = now - saved.timestamp * MILLISECOND
@@ -127,19 +166,24 @@ class Features(Part):
     @property
     def values(self) -> dict[Key, Value]:
         """Values that a host has set, and saved values."""
-        return dict(self._values)
+        return {**self._values, **self._drive._values}
 
     def forget_namespace(self, nsid: int) -> None:
         """A namespace is gone or a new one: its values are the defaults again, saved ones too."""
-        for values in (self._values, self._saved):
-            for key in [key for key in values if key[2] == nsid]:
-                del values[key]
-        self._changed()
+        for each in (self, *self._controllers):
+            for values in (each._values, each._saved):
+                for key in [key for key in values if key[2] == nsid]:
+                    del values[key]
+            each._changed()
 
     def _changed(self) -> None:
         self.version += 1
+        for each in self._controllers:
+            each.version += 1
         # Asked for every read and write.
         self.write_through = not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
+        if controllers := self._drive._controllers:
+            self._drive.write_through = any(each.write_through for each in controllers)
         behavior = self._values.get((FeatureId.HOST_BEHAVIOR_SUPPORT, 0, 0), Value()).data
         self.extended_formats = bool(HostBehavior(behavior.ljust(HostBehavior.SIZE, b"\0")).lbafee)
         self.dulbe = frozenset(
@@ -152,16 +196,20 @@ class Features(Part):
 
     def saved_values(self) -> list[list[int | str]]:
         """Values that outlive a power cycle, as the sidecar has them."""
-        return [_record(key, value) for key, value in self._saved.items()]
+        saved = dict(self._saved) if self._number else {**self._saved, **self._drive._saved}
+        return [_record(key, value) for key, value in saved.items()]
 
     def put_saved(self) -> None:
         """Put the saved values into the sidecar, for its next write."""
-        self._sidecar.put(SECTION, self.saved_values())
+        for each in self._drive._controllers or [self]:
+            self._sidecar.put(section(each._number), each.saved_values())
 
     def restore(self, *, clean: bool | None = None) -> None:
         """Have the saved values, without those that make no sense."""
-        for fid, _, nsid, dword, data in self._sidecar.get(SECTION) or ():
+        for fid, _, nsid, dword, data in self._sidecar.get(section(self._number)) or ():
             self._restore_one(fid, dword, nsid, data)
+        if not self._number:
+            self._drive.reset()
         self.reset()
 
     def _restore_one(self, fid: int, dword: int, nsid: int, data: str) -> None:
@@ -176,7 +224,7 @@ class Features(Part):
         except (NvmeError, ValueError) as error:
             log.warning("a saved value of feature %#x is left out: %s", fid, error)
         else:
-            self._saved[key] = value
+            self._owner(feature)._saved[key] = value
 
     def _checked(self, fid: int, _: int, nsid: int, dword: int, data: bytes) -> tuple[Key, Value]:
         """The value of a record. Raises NvmeError and ValueError."""
@@ -211,12 +259,13 @@ class Features(Part):
             return self.granted_queues
         value = Value(feature.rounded(dword & feature.mask), data.rstrip(b"\0"))
         new = {_key(fid, feature, dword, nsid): value for nsid in nsids}
+        owner = self._owner(feature)
         if save or feature.persistent:
-            self._keep(new)
-        self._values.update(new)
+            owner._keep(new)
+        owner._values.update(new)
         if fid == FeatureId.TIMESTAMP:
             self._timestamp_since = self._clock()
-        self._changed()
+        owner._changed()
         return 0
 
     def _keep(self, new: dict[Key, Value]) -> None:
@@ -256,7 +305,8 @@ class Features(Part):
             chosen = PowerManagement(self.chosen(fid) or 0)
             return Value(PowerManagement(ps=self.power_state(), wh=chosen.wh).encode())
         # What cannot be saved has its default saved (section 5.15.1).
-        values = {Select.CURRENT: self._values, Select.SAVED: self._saved}.get(Select(select), {})
+        owner = self._owner(feature)
+        values = {Select.CURRENT: owner._values, Select.SAVED: owner._saved}.get(Select(select), {})
         value = values.get(_key(fid, feature, dword, nsid))
         if value is not None:
             return value
@@ -283,7 +333,10 @@ class Features(Part):
 
     @property
     def timestamp(self) -> Timestamp:
-        """The host's clock, which has gone on since it was set; else the time since the reset."""
+        """The host's clock, which has gone on since it was set; else the time since the reset. For
+        the drive, it is that of the first controller."""
+        if self._controllers:
+            return self._controllers[0].timestamp
         passed = int((self._clock() - self._timestamp_since) / MILLISECOND)
         set_to = self._values.get((FeatureId.TIMESTAMP, 0, 0))
         if set_to is None:

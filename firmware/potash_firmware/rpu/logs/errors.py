@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from nvme_spec import logs
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.part import Part
 
 ERROR_LOG_ENTRIES = 64
@@ -38,10 +39,10 @@ _HOST_WANTED_IT = frozenset({Status.ABORT_REQUESTED, Status.SQ_DELETION_ABORTED}
 
 
 class ErrorLog(Part):
-    """The newest errors, and how many there have been in the drive's life."""
+    """The newest errors of one controller; `health` counts those of the drive's life."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, health: Health) -> None:
+        self._health = health
         self._entries: deque[logs.ErrorLogEntry] = deque(maxlen=ERROR_LOG_ENTRIES)
 
     def reset(self, *, next_host: bool = False) -> None:
@@ -88,8 +89,8 @@ class ErrorLog(Part):
         )
 
     def _add(self, **fields: int) -> None:
-        self.count += 1
-        self._entries.appendleft(logs.ErrorLogEntry(error_count=self.count, **fields))
+        self._health.errors += 1
+        self._entries.appendleft(logs.ErrorLogEntry(error_count=self._health.errors, **fields))
 
     def encode(self) -> bytes:
         """The log page: the newest entry first, unused ones zero."""

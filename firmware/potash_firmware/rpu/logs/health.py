@@ -3,14 +3,13 @@
 Source: NVM Express Base Specification 2.0, section 5.16.1.3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypedDict
 
 from nvme_spec.logs import SMART_DATA_UNIT, CriticalWarning, ErrorLogEntry, SmartLog
 from nvme_spec.persistent_events import PowerOnOrReset
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import LARGEST_NUMBER, Section, counts, limited
-from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.part import Part
 from potash_wire.records import Range
@@ -57,14 +56,12 @@ class Health(Part):
     """Counters of the drive's life, as far as it is remembered."""
 
     def __init__(
-        self,
-        sidecar: Sidecar,
-        errors: ErrorLog,
-        clock: Callable[[], float],
-        outstanding: Outstanding,
+        self, sidecar: Sidecar, clock: Callable[[], float], outstanding: Sequence[Outstanding]
     ) -> None:
+        """`outstanding` are the waiting commands of each controller."""
         self._sidecar = sidecar
-        self._errors = errors
+        self.errors = 0
+        """Entries of error logs."""
         self.bytes_read = self.bytes_written = 0
         self.reads = self.writes = 0
         self.media_errors = 0
@@ -113,7 +110,8 @@ class Health(Part):
         if commands != self._commands:
             busy = max(busy, min(elapsed, SAMPLE))
         self.busy_seconds += busy
-        self._sampled, self._commands, self.waited = now, commands, self._outstanding.any_io
+        self._sampled, self._commands = now, commands
+        self.waited = any(each.any_io for each in self._outstanding)
 
     @property
     def power_on_seconds(self) -> int:
@@ -126,19 +124,18 @@ class Health(Part):
 
     @property
     def changes(self) -> int:
-        return self.reads + self.writes + self._errors.count
+        return self.reads + self.writes + self.errors
 
     def save(self) -> dict[str, int]:
         counters = {name: int(getattr(self, name)) for name in _COUNTERS}
-        errors = self._errors.count
-        return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors}
+        return {**counters, "power_on_seconds": self.power_on_seconds, "errors": self.errors}
 
     def load(self, saved: SavedHealth) -> None:
         """Go on from saved counters; those that are missing begin at zero."""
         for name in _COUNTERS:
             setattr(self, name, saved.get(name, 0))
         self._seconds_before = saved.get("power_on_seconds", 0)
-        self._errors.count = saved.get("errors", 0)
+        self.errors = saved.get("errors", 0)
 
     def restore(self, *, clean: bool | None = None) -> None:
         if (saved := self._sidecar.get(SECTION)) is not None:
@@ -169,7 +166,7 @@ class Health(Part):
             power_on_hours=self.power_on_hours,
             unsafe_shutdowns=self.unsafe_shutdowns,
             media_errors=self.media_errors,
-            error_log_entries=self._errors.count,
+            error_log_entries=self.errors,
             # These do not wrap.
             warning_temperature_time=limited(
                 SmartLog.warning_temperature_time, int(self.warning_temperature_time / MINUTE)

@@ -45,7 +45,7 @@ SUPPORTED = frozenset(persistent_events.PersistentEventType) - {
 
 @dataclass(eq=False, repr=False)
 class PersistentEvents(Part):
-    """The events of one controller, and the reporting context while there is one.
+    """The events of one drive.
 
     `timestamp` gives the Timestamp feature's value, as its structure is laid out in memory.
     """
@@ -58,8 +58,6 @@ class PersistentEvents(Part):
     _events: deque[bytes] = field(default_factory=deque)
     _size: int = 0
     _last: dict[persistent_events.PersistentEventType, float] = field(default_factory=dict)
-    _context: bytes | None = None
-    _generation: int = 0
 
     def restore(self, *, clean: bool | None = None) -> None:
         """Have what was stored, and nothing else."""
@@ -92,10 +90,29 @@ class PersistentEvents(Part):
         while self._size > SIZE_LIMIT:
             self._size -= len(self._events.popleft())
 
-    # The reporting context.
+    def log(self, header: persistent_events.PersistentEventHeader) -> bytes:
+        """The log as it is now, the newest event first; `header` says of the device what it begins
+        with."""
+        supported = sum(1 << event_type for event_type in SUPPORTED)
+        header.tnev = len(self._events)
+        header.tll = persistent_events.PersistentEventHeader.SIZE + self._size
+        header.revision = persistent_events.LOG_REVISION
+        header.lhl = persistent_events.LHL
+        header.timestamp = self.timestamp()
+        header.seb = supported.to_bytes(32, "little")
+        return bytes(header) + b"".join(reversed(self._events))
+
+
+@dataclass(eq=False, repr=False)
+class ReportingContext(Part):
+    """The reporting context of one controller, while there is one: a copy of the log."""
+
+    events: PersistentEvents
+    _context: bytes | None = None
+    _generation: int = 0
 
     def establish(self, header: persistent_events.PersistentEventHeader) -> bytes:
-        """The log as it is now, the newest event first, held until it is released.
+        """The log as it is now, held until it is released.
 
         `header` says of the device what the log begins with. Raises NvmeError where a context is.
         """
@@ -103,16 +120,8 @@ class PersistentEvents(Part):
             raise NvmeError(
                 Status.COMMAND_SEQUENCE_ERROR, "a reporting context is established already"
             )
-        self._generation = (self._generation + 1) & 0xFFFF
-        supported = sum(1 << event_type for event_type in SUPPORTED)
-        header.tnev = len(self._events)
-        header.tll = persistent_events.PersistentEventHeader.SIZE + self._size
-        header.revision = persistent_events.LOG_REVISION
-        header.lhl = persistent_events.LHL
-        header.timestamp = self.timestamp()
-        header.generation = self._generation
-        header.seb = supported.to_bytes(32, "little")
-        self._context = bytes(header) + b"".join(reversed(self._events))
+        self._generation = header.generation = (self._generation + 1) & 0xFFFF
+        self._context = self.events.log(header)
         return self._context
 
     @property

@@ -9,7 +9,7 @@ import base64
 import json
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypedDict
@@ -67,10 +67,9 @@ NOTHING = Capture()
 
 @dataclass(eq=False, repr=False)
 class Telemetry(Part):
-    """The telemetry logs of one controller; `collect` gives what is captured."""
+    """The telemetry logs of one drive."""
 
     sidecar: Sidecar
-    collect: Callable[[], Areas]
     changes: int = 0
 
     def __post_init__(self) -> None:
@@ -85,9 +84,9 @@ class Telemetry(Part):
         self._controller_generation = section.get("controller", 0)
         self._controller = _unpacked(section.get("capture"))
 
-    def create(self) -> None:
-        """The host wants the state of now."""
-        self._host = self._capture("the host")
+    def create(self, areas: Areas) -> None:
+        """A host wants the state of now."""
+        self._host = self._capture("the host", areas)
         self._host_generation = self._host_generation + 1 & 0xFF
         self._keep()
 
@@ -95,11 +94,11 @@ class Telemetry(Part):
         if next_host:
             self._host = NOTHING
 
-    def capture(self, reason: str) -> bool:
+    def capture(self, reason: str, areas: Areas) -> bool:
         """Something has gone wrong. False while an earlier capture has not been read."""
         if self.available:
             return False
-        self._controller = self._capture(reason)
+        self._controller = self._capture(reason, areas)
         self._controller_generation = self._controller_generation + 1 & 0xFF
         self._keep()
         return True
@@ -134,9 +133,9 @@ class Telemetry(Part):
         capture = self._host if lid is LogPage.TELEMETRY_HOST else self._controller
         return bytes(self.header(lid)) + capture.data
 
-    def _capture(self, reason: str) -> Capture:
+    def _capture(self, reason: str, areas: Areas) -> Capture:
         data, last_blocks = b"", []
-        for area in self.collect():
+        for area in areas:
             data += _block_aligned(json.dumps(area, default=str).encode() + b"\n")
             data = data[: BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE]
             last_blocks.append(len(data) // TELEMETRY_BLOCK_SIZE)

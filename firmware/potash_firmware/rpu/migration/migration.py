@@ -226,8 +226,8 @@ class Migration:
         """Let another process have the media, which are not to come back if it is `for_good`."""
         self._for_good = for_good
         if self.owns_media:
-            self._record = self._board.sidecar.number
-            self._board.drive.let_go()
+            self._record = self._board.storage.sidecar.number
+            self._board.storage.drive.let_go()
             self.owns_media = False
 
     def go_on(self) -> None:
@@ -252,7 +252,7 @@ class Migration:
         taken = not self.owns_media
         try:
             if taken:
-                self._board.drive.take()
+                self._board.storage.drive.take()
                 self.owns_media = True
             loadable.check_media(self._board)
             # Once to see whether it can be loaded, before anything is replaced that a reset leaves.
@@ -263,16 +263,16 @@ class Migration:
                 controller.apu.take_over()
                 self.end_apu()
             loadable.fill(controller)
-            self._board.sidecar.load()
-            self._board.flash.load()
-            for part in controller.parts:
+            self._board.storage.sidecar.load()
+            self._board.storage.flash.load()
+            for part in controller.persistence.parts:
                 part.restore()
             loadable.load(controller, self._lifecycle, self._commands)
             loadable.load_lasting(controller)
         except Exception as error:  # noqa: BLE001 - see _refused
             self._board.function_reset()
             if taken and self.owns_media:
-                self._board.drive.let_go()
+                self._board.storage.drive.let_go()
                 self.owns_media = False
             raise self._refused(error) from None
         self._taken_over = True
@@ -301,13 +301,13 @@ class Migration:
         if self.owns_media:
             return
         board = self._board
-        board.drive.take()
-        board.sidecar.load()
-        if board.sidecar.number != self._record:
+        board.storage.drive.take()
+        board.storage.sidecar.load()
+        if board.storage.sidecar.number != self._record:
             if as_they_were and self._record is not None:
-                board.drive.let_go()
+                board.storage.drive.let_go()
                 raise MediaError(errno.ESTALE, "another device has used the drive since")
-            board.flash.load()
+            board.storage.flash.load()
             self._controller.persistence.power_on()
         self.owns_media = True
 

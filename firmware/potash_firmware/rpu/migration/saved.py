@@ -140,7 +140,7 @@ def save(
         identity=_identity(controller),
         namespaces=_namespaces(controller),
         accelerators=_accelerators(controller),
-        record=board.sidecar.number,
+        record=board.storage.sidecar.number,
         board=board.save(),
         lifecycle=lifecycle.state.name,
         commands=tuple(
@@ -160,7 +160,7 @@ def save(
             SavedCompute(nsid, state.programs.save(), tuple(state.sets.describe().items()))
             for nsid, state in controller.compute.states.items()
         ),
-        unreported=controller.unreported,
+        unreported=controller.subsystem.unreported,
         reservations=controller.reservations.every.save(),
         **{name: part.save() for name, part in _session(controller).items()},
     )
@@ -224,13 +224,13 @@ class Loadable:
 
     def check_media(self, board: Board) -> None:
         """Raise ValueError where the media are not those that the state is of."""
-        sidecar = board.sidecar
+        sidecar = board.storage.sidecar
         if "sidecar" in self.contents:
             sidecar = Sidecar(MemoryMedia.create(sidecar.media.size))
             fill(sidecar.media, self.contents["sidecar"])
         sidecar.load()
-        slots = {1, *Flash(board.flash.media, sidecar).listed}
-        if sidecar is not board.sidecar:
+        slots = {1, *Flash(board.storage.flash.media, sidecar).listed}
+        if sidecar is not board.storage.sidecar:
             sidecar.media.close()
         if sidecar.number != self.drive.record:
             raise ValueError("the media are not those that the state is of")
@@ -315,7 +315,7 @@ def _session(controller: Controller) -> dict[str, Any]:
         "errors": controller.reports.errors,
         "changed_namespaces": controller.reports.changed_namespaces,
         "keep_alive": controller.keep_alive,
-        "download": controller.firmware.download,
+        "download": controller.download,
         "reachability": controller.reachability,
     }
 
@@ -348,9 +348,9 @@ def _memories(controller: Controller) -> dict[str, Media]:
     every = controller.namespaces.every.items()
     memories: dict[str, Media | None] = {
         **{f"memory{nsid}": ns.media for nsid, ns in every if isinstance(ns, MemoryNamespace)},
-        **{f"media{nsid}": media for nsid, media in board.media.items()},
-        "sidecar": board.sidecar.media,
-        "flash": board.flash.media,
+        **{f"media{nsid}": media for nsid, media in board.storage.media.items()},
+        "sidecar": board.storage.sidecar.media,
+        "flash": board.storage.flash.media,
         "cmb": None if board.cmb is None else board.cmb.memory.media,
         f"{_APU}state": MemoryMedia(buffers.state.fd, buffers.state.size),
         **{

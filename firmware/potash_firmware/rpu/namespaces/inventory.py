@@ -6,7 +6,7 @@ Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces), 8.12 (ma
 3.1.3.5 (CC.CSS).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -34,39 +34,74 @@ NVM_ALONE = frozenset({CommandSet.NVM})
 COMPUTATIONAL = frozenset({CommandSet.NVM, CommandSet.MEMORY, CommandSet.COMPUTE})
 
 
-class Namespaces(Part):
-    """The namespaces of one drive."""
+class NamespaceTable:
+    """Namespaces by identifier, those of one drive; `every` may be other objects' as well."""
+
+    def __init__(self, every: dict[int, AnyNamespace]) -> None:
+        self.every = every
+        """Every namespace that there is, by identifier."""
+
+    @property
+    def blocks(self) -> dict[int, Namespace]:
+        """Namespaces with logical blocks, attached or not."""
+        return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, Namespace)}
+
+    @property
+    def stored(self) -> dict[int, StoredNamespace]:
+        """Namespaces whose contents are durable, attached or not."""
+        return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, StoredNamespace)}
+
+    @property
+    def zoned(self) -> list[ZonedNamespace]:
+        """Namespaces with zones, attached or not."""
+        return [ns for ns in self.every.values() if isinstance(ns, ZonedNamespace)]
+
+    @property
+    def values(self) -> list[KeyValueNamespace]:
+        """Namespaces with keys, attached or not."""
+        return [ns for ns in self.every.values() if isinstance(ns, KeyValueNamespace)]
+
+    def block_count(self, nsid: int) -> int:
+        """Logical blocks of a namespace; 0 where there is none."""
+        namespace = self.blocks.get(nsid)
+        return namespace.blocks if namespace is not None else 0
+
+    def lba_at(self, nsid: int, offset: int) -> int | None:
+        """The block with a byte of a namespace; None for one without blocks."""
+        namespace = self.blocks.get(nsid)
+        return None if namespace is None else offset // namespace.block_size
+
+    def knows_deallocated(self, nsid: int) -> bool:
+        """True for a namespace that records its deallocated blocks; False where there is no such
+        namespace."""
+        namespace = self.blocks.get(nsid)
+        return namespace is not None and namespace.knows_deallocated
+
+
+class Inventory(NamespaceTable, Part):
+    """The namespaces of one drive, whose controllers have a view each (`Namespaces`)."""
 
     def __init__(self, board: Board, handles: int, clock: Callable[[], float]) -> None:
-        self._drive = board.drive
+        super().__init__({})
+        self._drive = board.storage.drive
         self.handle_count = handles
         """Reclaim unit handles of the drive; 0 without data placement."""
         self.version = 0
         """Changes with the namespaces with blocks that there are, and with their block sizes."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when namespaces have come or gone."""
-        self.every: dict[int, AnyNamespace] = {}
-        """Every namespace that there is, by identifier."""
-        limits = Limits(
-            io_queue_pairs=board.settings.queue_pairs,
-            vectors=board.interrupts.vectors,
-            io_queues_exist=lambda: len(board.queues.completions) > 1,
-            blocks=self.block_count,
-            knows_deallocated=self.knows_deallocated,
-            combinations=lambda: self.combinations,
-            in_use=lambda: {ns.csi for ns in self.every.values() if ns.shape.attached},
-            command_sets=lambda: {nsid: ns.csi for nsid, ns in self.every.items()},
-        )
-        self.features = Features(limits, board.sidecar, clock)
-        """The drive's features, whose values are checked against its namespaces."""
-        self.reservations = Reservations(board.sidecar, self.every.__contains__)
+        self.views: list[Namespaces] = []
+        """The view of each controller, in the order of their identifiers."""
+        self.features = Features(self.limits(board), board.storage.sidecar, clock)
+        """The values of features that all controllers share."""
+        self.reservations = Reservations(board.storage.sidecar, self.every.__contains__)
         bar = board.memory_bar
-        for nsid, shape in board.drive.shapes.items():
+        for nsid, shape in self._drive.shapes.items():
             if shape.csi == CommandSet.MEMORY:
                 # A host maps the first memory, if it maps any.
                 self.every[nsid], bar = MemoryNamespace(nsid, shape, bar), None
             else:
-                self.every[nsid] = self.make(nsid, shape, board.media.get(nsid))
+                self.every[nsid] = self.make(nsid, shape, board.storage.media.get(nsid))
         present = {ns.csi for ns in self.every.values()}
         self.supported = NVM_ALONE
         """Command sets that namespaces can be of, until the power goes."""
@@ -75,22 +110,20 @@ class Namespaces(Part):
         self.supported |= present & {CommandSet.ZONED, CommandSet.KEY_VALUE}
         self.combinations = [self.supported, NVM_ALONE][: len(self.supported)]
         """Command sets that work at once; the host's profile is the index of one."""
-        self.by_identifier = False
-        """The host has enabled command sets by their identifiers (CC.CSS is 110b)."""
-        self.enabled = NVM_ALONE
-        """Command sets of the combination that the host has selected by CC.CSS and by its
-        profile."""
-        self.attached: dict[int, AnyNamespace] = {}
-        """Attached namespaces of enabled command sets, which a host calls active."""
-        self.accessible: dict[int, AnyNamespace] = {}
-        """Attached namespaces that commands can access: all but those of ANA groups in
-        `refused`."""
-        self.refused: dict[int, Status] = {}
-        """The status of commands that would access a namespace, by its ANA group."""
-        self.ana_groups = 0
-        """ANA groups that there can be; 0 without asymmetric namespace access."""
-        self._withdrawn: set[int] = set()
-        self.select(by_identifier=True)
+
+    def limits(self, board: Board, in_use: Callable[[], set[CommandSet]] = lambda: set()) -> Limits:
+        """The properties of a controller with that board, and of the drive, that the checks of
+        features use; `in_use` gives the command sets of attached namespaces."""
+        return Limits(
+            io_queue_pairs=board.settings.queue_pairs,
+            vectors=board.interrupts.vectors,
+            io_queues_exist=lambda: len(board.queues.completions) > 1,
+            blocks=self.block_count,
+            knows_deallocated=self.knows_deallocated,
+            combinations=lambda: self.combinations,
+            in_use=in_use,
+            command_sets=lambda: {nsid: ns.csi for nsid, ns in self.every.items()},
+        )
 
     def make(self, nsid: int, shape: NamespaceShape, media: Media | None = None) -> AnyNamespace:
         """A namespace, which is not there yet; `media` is for one with blocks. Raises OSError."""
@@ -128,29 +161,9 @@ class Namespaces(Part):
     def close(self) -> None:
         """Release the memory of namespaces as the device ends."""
         self.every.clear()
-        self.attached.clear()
-
-    def select(self, *, by_identifier: bool, profile: int = 0) -> None:
-        """The host has enabled the combination of index `profile`, or else the NVM command set."""
-        exists = by_identifier and profile < len(self.combinations)
-        self.by_identifier = by_identifier
-        self.enabled = self.combinations[profile] if exists else NVM_ALONE
-        self.attach()
-
-    def attach(self) -> None:
-        """Find again which are attached."""
-        self.attached = {
-            nsid: ns
-            for nsid, ns in self.every.items()
-            if ns.shape.attached and ns.csi in self.enabled and nsid not in self._withdrawn
-        }
-        self.accessible = self.attached
-        if self.refused:
-            self.accessible = {
-                nsid: ns
-                for nsid, ns in self.attached.items()
-                if ns.shape.ana_group not in self.refused
-            }
+        for view in self.views:
+            view.attached.clear()
+            view.accessible.clear()
 
     def restore(self, *, clean: bool | None = None) -> None:
         """Read the records of zones, and protect what the host wants to be protected."""
@@ -174,42 +187,38 @@ class Namespaces(Part):
                 changed.append(nsid)
         return changed
 
+    def is_shared(self, namespace: AnyNamespace) -> bool:
+        """The namespace may be attached to several controllers at a time (NMIC)."""
+        shape = namespace.shape
+        if not isinstance(namespace, StoredNamespace):
+            return False
+        return shape.shared or (shape.attached and not shape.controllers and len(self.views) > 1)
+
+    def attached_to(self, namespace: AnyNamespace) -> list[int]:
+        """The identifiers of the controllers that a namespace is attached to, of whatever command
+        set."""
+        shape = namespace.shape
+        if not shape.attached:
+            return []
+        every = range(len(self.views) if isinstance(namespace, StoredNamespace) else 1)
+        return [number for number in shape.controllers or every if number < len(self.views)]
+
     @contextmanager
-    def withdrawn(self, nsids: Iterable[int]) -> Iterator[None]:
-        """Meanwhile these are not attached, not even after a reset; then they are as they say."""
+    def withdrawn(
+        self, nsids: Iterable[int], controllers: Iterable[int] | None = None
+    ) -> Iterator[None]:
+        """Meanwhile these are not attached to these controllers, or to any, not even after a reset;
+        then they are as they say."""
         leaving = set(nsids)
-        self._withdrawn |= leaving
-        self.attach()
+        every = range(len(self.views)) if controllers is None else controllers
+        views = [self.views[number] for number in every]
+        for view in views:
+            view.withdraw(leaving)
         try:
             yield
         finally:
-            self._withdrawn -= leaving
-            self.attach()
-
-    @property
-    def allocated(self) -> dict[int, AnyNamespace]:
-        """All namespaces of enabled command sets, attached or not."""
-        return {nsid: ns for nsid, ns in self.every.items() if ns.csi in self.enabled}
-
-    @property
-    def blocks(self) -> dict[int, Namespace]:
-        """Namespaces with logical blocks, attached or not."""
-        return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, Namespace)}
-
-    @property
-    def stored(self) -> dict[int, StoredNamespace]:
-        """Namespaces whose contents are durable, attached or not."""
-        return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, StoredNamespace)}
-
-    @property
-    def attached_stored(self) -> dict[int, StoredNamespace]:
-        """Attached namespaces whose contents are durable."""
-        return {nsid: ns for nsid, ns in self.stored.items() if nsid in self.attached}
-
-    @property
-    def attached_blocks(self) -> dict[int, Namespace]:
-        """Attached namespaces with logical blocks."""
-        return {nsid: ns for nsid, ns in self.attached.items() if isinstance(ns, Namespace)}
+            for view in views:
+                view.give_back(leaving)
 
     @property
     def highest_nsid(self) -> int:
@@ -227,15 +236,88 @@ class Namespaces(Part):
         """Bytes of non-volatile memory of all namespaces that there are and can be."""
         return sum(namespace.size for namespace in self.stored.values()) + self.unallocated
 
-    @property
-    def zoned(self) -> list[ZonedNamespace]:
-        """Namespaces with zones, attached or not."""
-        return [ns for ns in self.every.values() if isinstance(ns, ZonedNamespace)]
+
+class Namespaces(NamespaceTable):
+    """The namespaces of one drive as one controller has them."""
+
+    def __init__(self, inventory: Inventory, board: Board, clock: Callable[[], float]) -> None:
+        super().__init__(inventory.every)
+        self.inventory = inventory
+        self._number = len(inventory.views)
+        inventory.views.append(self)
+        limits = inventory.limits(board, self._in_use)
+        self.features = Features(limits, board.storage.sidecar, clock, inventory.features)
+        """The controller's features, whose values are checked against its namespaces."""
+        self.by_identifier = False
+        """The host has enabled command sets by their identifiers (CC.CSS is 110b)."""
+        self.enabled = NVM_ALONE
+        """Command sets of the combination that the host has selected by CC.CSS and by its
+        profile."""
+        self.attached: dict[int, AnyNamespace] = {}
+        """Attached namespaces of enabled command sets, which a host calls active."""
+        self.accessible: dict[int, AnyNamespace] = {}
+        """Attached namespaces that commands can access: all but those of ANA groups in
+        `refused`."""
+        self.refused: dict[int, Status] = {}
+        """The status of commands that would access a namespace, by its ANA group."""
+        self.ana_groups = 0
+        """ANA groups that there can be; 0 without asymmetric namespace access."""
+        self._withdrawn: set[int] = set()
+        self.select(by_identifier=True)
+
+    def _in_use(self) -> set[CommandSet]:
+        return {ns.csi for ns in self.every.values() if self._is_attached(ns)}
+
+    def _is_attached(self, namespace: AnyNamespace) -> bool:
+        return self._number in self.inventory.attached_to(namespace)
+
+    def select(self, *, by_identifier: bool, profile: int = 0) -> None:
+        """The host has enabled the combination of index `profile`, or else the NVM command set."""
+        combinations = self.inventory.combinations
+        exists = by_identifier and profile < len(combinations)
+        self.by_identifier = by_identifier
+        self.enabled = combinations[profile] if exists else NVM_ALONE
+        self.attach()
+
+    def attach(self) -> None:
+        """Find again which are attached."""
+        self.attached = {
+            nsid: ns
+            for nsid, ns in self.every.items()
+            if self._is_attached(ns) and ns.csi in self.enabled and nsid not in self._withdrawn
+        }
+        self.accessible = self.attached
+        if self.refused:
+            self.accessible = {
+                nsid: ns
+                for nsid, ns in self.attached.items()
+                if ns.shape.ana_group not in self.refused
+            }
+
+    def withdraw(self, nsids: Collection[int]) -> None:
+        """These are not attached until `give_back`."""
+        self._withdrawn |= set(nsids)
+        self.attach()
+
+    def give_back(self, nsids: Collection[int]) -> None:
+        """These are attached if they say so."""
+        self._withdrawn -= set(nsids)
+        self.attach()
 
     @property
-    def values(self) -> list[KeyValueNamespace]:
-        """Namespaces with keys, attached or not."""
-        return [ns for ns in self.every.values() if isinstance(ns, KeyValueNamespace)]
+    def allocated(self) -> dict[int, AnyNamespace]:
+        """All namespaces of enabled command sets, attached or not."""
+        return {nsid: ns for nsid, ns in self.every.items() if ns.csi in self.enabled}
+
+    @property
+    def attached_stored(self) -> dict[int, StoredNamespace]:
+        """Attached namespaces whose contents are durable."""
+        return {nsid: ns for nsid, ns in self.stored.items() if nsid in self.attached}
+
+    @property
+    def attached_blocks(self) -> dict[int, Namespace]:
+        """Attached namespaces with logical blocks."""
+        return {nsid: ns for nsid, ns in self.attached.items() if isinstance(ns, Namespace)}
 
     def active(self, nsid: int) -> AnyNamespace:
         """The attached namespace of that identifier. Raises NvmeError where there is none."""
@@ -293,24 +375,8 @@ class Namespaces(Part):
 
         An identifier that a namespace may have is invalid in no way but that none has it.
         """
-        if 1 <= nsid <= self.highest_nsid:
+        if 1 <= nsid <= self.inventory.highest_nsid:
             return NvmeError(Status.INVALID_FIELD, detail=f"namespace {nsid} is not active")
         return NvmeError(
             Status.INVALID_NAMESPACE, detail=f"no namespace can have the identifier {nsid:#x}"
         )
-
-    def block_count(self, nsid: int) -> int:
-        """Logical blocks of a namespace; 0 where there is none."""
-        namespace = self.blocks.get(nsid)
-        return namespace.blocks if namespace is not None else 0
-
-    def lba_at(self, nsid: int, offset: int) -> int | None:
-        """The block with a byte of a namespace; None for one without blocks."""
-        namespace = self.blocks.get(nsid)
-        return None if namespace is None else offset // namespace.block_size
-
-    def knows_deallocated(self, nsid: int) -> bool:
-        """True for a namespace that records its deallocated blocks; False where there is no such
-        namespace."""
-        namespace = self.blocks.get(nsid)
-        return namespace is not None and namespace.knows_deallocated

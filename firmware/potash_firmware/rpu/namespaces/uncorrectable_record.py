@@ -11,7 +11,7 @@ from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.media_work import MediaWork
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, SavedRanges
 from potash_firmware.rpu.part import Part
@@ -27,7 +27,7 @@ killed between the two records of a format does not mistake old ranges for new o
 class UncorrectableRecord(Part):
     """The record of one drive."""
 
-    def __init__(self, sidecar: Sidecar, namespaces: Namespaces, media_work: MediaWork) -> None:
+    def __init__(self, sidecar: Sidecar, namespaces: Inventory, media_work: MediaWork) -> None:
         self._sidecar = sidecar
         self._namespaces = namespaces
         self._media_work = media_work

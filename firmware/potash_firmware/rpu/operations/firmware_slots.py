@@ -20,7 +20,7 @@ RANGE_LIMIT = 1 << 16
 """Separate ranges of a download; pages in random order are half as many at most."""
 
 
-class Download:
+class Download(Part):
     """The pieces of one image, in memory that is only used where a piece was put."""
 
     def __init__(self) -> None:
@@ -69,6 +69,9 @@ class Download:
         self._memory = None
         self._bounds = []
 
+    def reset(self, *, next_host: bool = False) -> None:
+        self.clear()
+
     def save(self) -> tuple[tuple[int, bytes], ...]:
         """Offset and bytes of each range that has come."""
         memory, bounds = self._memory, self._bounds
@@ -83,12 +86,11 @@ class Download:
             self.put(offset, [memoryview(piece)])
 
 
-class FirmwareSlots(Part):
+class FirmwareSlots:
     """The stored images, the active one, and the one that becomes active next."""
 
     def __init__(self, flash: Flash, built_in_revision: str) -> None:
         self.flash = flash
-        self.download = Download()
         self.busy = False
         """A commit is being written."""
         self._built_in_revision = built_in_revision
@@ -96,9 +98,8 @@ class FirmwareSlots(Part):
         self.next: int | None = None
         """The slot that the next controller reset activates."""
 
-    def reset(self, *, next_host: bool = False) -> None:
-        """A controller reset: forget the download, and activate what waits for that."""
-        self.download.clear()
+    def reset(self) -> None:
+        """A controller reset activates what waits for that."""
         if self.next is not None:
             self.active, self.next = self.next, None
 

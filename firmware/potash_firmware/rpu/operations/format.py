@@ -14,9 +14,9 @@ from nvme_spec.logs import SelfTestResult
 from nvme_spec.persistent_events import FormatCompleted, FormatStarted
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import FORMATS, Metadata, NamespaceShape
+from potash_device.storage import Storage
 from potash_firmware.rpu.media_work import MediaFailures
 from potash_firmware.rpu.namespaces.inventory import Namespaces, StoredNamespace
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
@@ -26,7 +26,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
-from potash_firmware.rpu.reports import Reports
+from potash_firmware.rpu.reports import DriveReports
 from potash_firmware.rpu.scheduler import Signal, Steps
 
 ERASED_PIECE = 1 << 30
@@ -35,17 +35,17 @@ ERASED_PIECE = 1 << 30
 
 @dataclass(eq=False, repr=False)
 class Formatting:
-    """The formats of one drive.
+    """The formats that commands of one controller begin.
 
     `erase_accelerators` gives a signal that is sent when the accelerators hold no user data.
     """
 
-    board: Board
+    storage: Storage
     namespaces: Namespaces
     uncorrectable: UncorrectableRecord
     operations: Operations
     self_tests: SelfTests
-    reports: Reports
+    reports: DriveReports
     sanitizing: Sanitizing
     failures: MediaFailures
     erase_accelerators: Callable[[], Signal]
@@ -118,7 +118,7 @@ class Formatting:
         return nsids
 
     def _format_one(self, namespace: Namespace, block_size: int, metadata: Metadata) -> Steps[None]:
-        drive, media, nsid = self.board.drive, namespace.media, namespace.nsid
+        drive, media, nsid = self.storage.drive, namespace.media, namespace.nsid
         shape = namespace.shape
         formatted = shape._replace(
             block_size=block_size, metadata=metadata, formats=shape.formats + 1
@@ -129,12 +129,12 @@ class Formatting:
         changed = block_size != namespace.block_size
         namespace.reshape(formatted)
         namespace.unformatted = 100
-        self.namespaces.version += changed
+        self.namespaces.inventory.version += changed
         namespace.uncorrectable = UncorrectableBlocks()
         namespace.erased()
         if changed:  # What was said of blocks of another size is said of none.
-            self.namespaces.features.forget_namespace(nsid)
-            self.namespaces.features.put_saved()
+            self.namespaces.inventory.features.forget_namespace(nsid)
+            self.namespaces.inventory.features.put_saved()
         self.reports.namespace_changed(nsid)
         try:
             yield partial(drive.lay_out, nsid)
@@ -152,7 +152,7 @@ class Formatting:
         return None
 
     def _erase_values(self, namespace: KeyValueNamespace) -> Steps[None]:
-        drive, nsid = self.board.drive, namespace.nsid
+        drive, nsid = self.storage.drive, namespace.nsid
         formatted = namespace.shape._replace(formats=namespace.shape.formats + 1)
         yield partial(drive.reshape, nsid, formatted._replace(erase=True))
         namespace.shape, namespace.unformatted = formatted, 100

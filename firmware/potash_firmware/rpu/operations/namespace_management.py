@@ -10,7 +10,7 @@ Management) and 8.12; NVM Command Set Specification 1.0, section 4.1.6.
 
 import errno
 import struct
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from nvme_spec.persistent_events import NamespaceChanged
 from nvme_spec.placement import MANAGEMENT_HANDLE_LIST_AT, MANAGEMENT_HANDLES_AT, MAX_HANDLES
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES, NamespaceShape
+from potash_device.storage import Storage
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.faults import Faults
@@ -41,23 +41,27 @@ from potash_firmware.rpu.operations.format import require_writable
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.placement import GROUP
-from potash_firmware.rpu.reports import Reports
+from potash_firmware.rpu.reports import DriveReports
 
 
 @dataclass(eq=False, repr=False)
 class Management:
-    """Creates and deletes the namespaces of a drive."""
+    """Creates and deletes the namespaces of a drive, for commands of one controller."""
 
-    board: Board
+    storage: Storage
     namespaces: Namespaces
     uncorrectable: UncorrectableRecord
     operations: Operations
     self_tests: SelfTests
-    reports: Reports
+    reports: DriveReports
     sanitizing: Sanitizing
     faults: Faults
-    compute: Compute
+    computes: Sequence[Compute]
+    """The state of compute namespaces of each controller."""
+    outstanding: Sequence[Outstanding]
+    """The waiting commands of each controller."""
 
     def create(self, csi: int, given: bytes) -> Steps:
         """Make a namespace as the data of the command describe it; its identifier."""
@@ -68,10 +72,10 @@ class Management:
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
             )
         shape = _WANTED[CommandSet(csi)](given, self.namespaces.features.extended_formats)
-        drive = self.board.drive
+        drive = self.storage.drive
         most = drive.most if shape.has_blocks else MOST_NAMESPACES
         if shape.has_blocks or shape.has_values:
-            free = self.namespaces.unallocated
+            free = self.namespaces.inventory.unallocated
         else:
             free = drive.memory_capacity - drive.memory_allocated
         if shape.size > free:
@@ -99,10 +103,10 @@ class Management:
                     Status.NAMESPACE_INSUFFICIENT_CAPACITY, dnr=False, detail=str(error.strerror)
                 ) from None
             raise
-        self.namespaces.add(namespace)
+        self.namespaces.inventory.add(namespace)
         units = shape.size
         if isinstance(namespace, Namespace):
-            self.board.media[nsid] = namespace.media
+            self.storage.media[nsid] = namespace.media
             self.faults.arrange()
             units = namespace.blocks
         self.reports.persistent_events.add(
@@ -130,7 +134,8 @@ class Management:
     def _handles(self, given: bytes) -> dict[str, Any]:
         """The reclaim unit handles of a new namespace: those of the host's list, or else one that
         no namespace has. Raises NvmeError."""
-        if not self.namespaces.handle_count:
+        inventory = self.namespaces.inventory
+        if not inventory.handle_count:
             if IdentifyNamespace(given).endgid:
                 raise NvmeError(Status.INVALID_FIELD, detail="there is no endurance group")
             return {}
@@ -139,9 +144,9 @@ class Management:
         handles = struct.iter_unpack("<H", given[MANAGEMENT_HANDLE_LIST_AT:end])
         listed = tuple(handle for (handle,) in handles)
         every = self.namespaces.blocks
-        used = {handle for nsid in every for handle in self.namespaces.handles(nsid)}
+        used = {handle for nsid in every for handle in inventory.handles(nsid)}
         chosen = {ns.shape.handles[0] for ns in every.values() if ns.shape.chosen}
-        there = set(range(self.namespaces.handle_count))
+        there = set(range(inventory.handle_count))
         if not count:
             if not there - used:
                 raise NvmeError(
@@ -167,58 +172,80 @@ class Management:
         require_writable(ns for ns in namespaces if isinstance(ns, StoredNamespace))
         nsids = [namespace.nsid for namespace in namespaces]
         self.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
-        attached = [nsid for nsid in nsids if nsid in self.namespaces.attached]
-        with self.namespaces.withdrawn(nsids):
+        inventory = self.namespaces.inventory
+        attached = {each.nsid: inventory.attached_to(each) for each in namespaces}
+        with inventory.withdrawn(nsids):
             yield from self._quiet(namespaces)
-            yield partial(self.board.drive.delete, nsids)
-            self.namespaces.remove(nsids)
+            yield partial(self.storage.drive.delete, nsids)
+            inventory.remove(nsids)
         for namespace in namespaces:
             if isinstance(namespace, Namespace):
-                del self.board.media[namespace.nsid]
+                del self.storage.media[namespace.nsid]
             elif isinstance(namespace, MemoryNamespace):
-                self.compute.forget(namespace.memory.handle)
+                self.computes[0].forget(namespace.memory.handle)
                 if namespace.bar:
                     namespace.clear()
             elif isinstance(namespace, ComputeNamespace):
-                self.compute.remove(namespace.nsid)
+                for compute in self.computes:
+                    compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none
             yield from self._forget(nsids)
-        for attached_nsid in attached:
-            self.reports.namespace_changed(attached_nsid)
+        for attached_nsid, controllers in attached.items():
+            self.reports.namespace_changed(attached_nsid, controllers)
         self.reports.persistent_events.add(
             NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid)
         )
         return None
 
-    def attach(self, nsid: int, *, attach: bool) -> Steps:
-        """Let the controller use a namespace, or no longer."""
+    def attach(self, nsid: int, controllers: Collection[int], *, attach: bool) -> Steps:
+        """Let controllers use a namespace, or no longer."""
         self.sanitizing.require_none()
-        namespace = self._allocated(nsid)
-        if attach == (nsid in self.namespaces.attached):
+        namespace, inventory = self._allocated(nsid), self.namespaces.inventory
+        before = set(inventory.attached_to(namespace))
+        if not before.isdisjoint(controllers) if attach else not before.issuperset(controllers):
             status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
             raise NvmeError(status, detail=f"namespace {nsid}")
+        after = before.union(controllers) if attach else before.difference(controllers)
+        shared = inventory.is_shared(namespace)
+        if attach and len(after) > 1 and not shared:
+            raise NvmeError(Status.NAMESPACE_IS_PRIVATE, detail=f"namespace {nsid}")
         self._require_changeable()
-        access = self.namespaces.refused.get(namespace.shape.ana_group)
-        if attach and access == Status.ASYMMETRIC_ACCESS_PERSISTENT_LOSS:
+        group, lost = namespace.shape.ana_group, Status.ASYMMETRIC_ACCESS_PERSISTENT_LOSS
+        if attach and any(inventory.views[n].refused.get(group) == lost for n in controllers):
             raise NvmeError(Status.ANA_ATTACH_FAILED, detail="its ANA group is in persistent loss")
-        shape = namespace.shape._replace(attached=attach)
-        with self.namespaces.withdrawn([nsid]):
-            yield from self._quiet([namespace])
-            yield partial(self.board.drive.reshape, nsid, shape)
+        every = len(after) == len(inventory.views)
+        shape = namespace.shape._replace(
+            attached=bool(after), shared=shared, controllers=() if every else tuple(sorted(after))
+        )
+        with inventory.withdrawn([nsid], controllers):
+            if not before.difference(controllers):
+                yield from self._quiet([namespace])
+            elif not attach:
+                yield from self._leave(nsid, controllers)
+            yield partial(self.storage.drive.reshape, nsid, shape)
             namespace.shape = shape
-        self.reports.namespace_changed(nsid)
+        self.reports.namespace_changed(nsid, controllers)
+        return None
+
+    def _leave(self, nsid: int, controllers: Iterable[int]) -> Steps:
+        """End the commands of some controllers on a namespace that others go on with."""
+        outstanding = [self.outstanding[number] for number in controllers]
+        while going_on := set().union(*(each.abort_namespace(nsid) for each in outstanding)):
+            yield going_on
+        for each in outstanding:
+            each.answer()
         return None
 
     def _make(self, nsid: int, shape: NamespaceShape) -> Generator[Any, Any, AnyNamespace]:
         """A new namespace, which the drive remembers. Raises MediaError and OSError."""
-        drive = self.board.drive
+        drive = self.storage.drive
         if shape.has_blocks:
             media = yield partial(drive.create, nsid, shape)
-            return self.namespaces.make(nsid, shape, media)
+            return self.namespaces.inventory.make(nsid, shape, media)
         if shape.has_values:
             yield partial(drive.remember, nsid, shape)
-            return self.namespaces.make(nsid, shape)
-        namespace = self.namespaces.make(nsid, shape)
+            return self.namespaces.inventory.make(nsid, shape)
+        namespace = self.namespaces.inventory.make(nsid, shape)
         yield partial(drive.remember, nsid, shape)
         return namespace
 
@@ -238,16 +265,18 @@ class Management:
             detail = f"namespace {namespace.nsid} is detached"
             if isinstance(namespace, ComputeNamespace):
                 error = NvmeError(Status.INVALID_NAMESPACE, detail=detail)
-                left |= self.compute.stop(namespace.nsid, error)
+                for compute in self.computes:
+                    left |= compute.stop(namespace.nsid, error)
             elif isinstance(namespace, MemoryNamespace):
                 error = NvmeError(Status.INVALID_MEMORY_NAMESPACE, detail=detail)
-                left |= self.compute.stop_using(namespace.nsid, error)
+                for compute in self.computes:
+                    left |= compute.stop_using(namespace.nsid, error)
         return left
 
     def _forget(self, nsids: Iterable[int]) -> Steps:
         for nsid in nsids:
-            self.namespaces.features.forget_namespace(nsid)
-            self.namespaces.reservations.forget(nsid)
+            self.namespaces.inventory.features.forget_namespace(nsid)
+            self.namespaces.inventory.reservations.forget(nsid)
         self.namespaces.features.put_saved()
         yield from self.uncorrectable.saving()
         return None
@@ -267,7 +296,7 @@ class Management:
         return namespace
 
     def _require_changeable(self) -> None:
-        if self.board.drive.read_only:
+        if self.storage.drive.read_only:
             raise NvmeError(
                 Status.OPERATION_DENIED, detail="the drive was opened for reading alone"
             )

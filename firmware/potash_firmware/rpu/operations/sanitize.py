@@ -6,7 +6,7 @@ While it runs, and after one that has failed, only few commands are permitted (`
 Source: NVM Express Base Specification 2.0, section 5.24, 8.21 and 5.16.1.25 (Sanitize Status)."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,13 +20,13 @@ from nvme_spec.identify.capabilities import Sanicap
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
-from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_device.saved import Section, fits
+from potash_device.storage import Storage
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.compute.memories import Memories
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
@@ -34,7 +34,7 @@ from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.part import Part
-from potash_firmware.rpu.reports import Reports
+from potash_firmware.rpu.reports import DriveReports
 from potash_firmware.rpu.scheduler import Signal
 from potash_wire.records import U32, Range
 
@@ -98,19 +98,20 @@ failed."""
 
 @dataclass(eq=False, repr=False)
 class Sanitizing(Part):
-    """The sanitize operations of one controller.
+    """The sanitize operations of a drive.
 
     `erase_accelerators` gives a signal that is sent when the accelerators hold no user data.
     """
 
-    board: Board
-    namespaces: Namespaces
+    storage: Storage
+    namespaces: Inventory
     uncorrectable: UncorrectableRecord
     operations: Operations
     self_tests: SelfTests
-    reports: Reports
+    reports: DriveReports
     firmware: FirmwareSlots
-    memories: Memories
+    memories: Sequence[Memories]
+    """The memories of each controller."""
     timing: "ModelledTime | None"
     erase_accelerators: Callable[[], Signal]
     state: logs.SanitizeState = logs.SanitizeState.NEVER_SANITIZED
@@ -212,7 +213,7 @@ class Sanitizing(Part):
 
     def restore(self, *, clean: bool | None = None) -> None:
         """Go on with what was in progress."""
-        saved = self.board.sidecar.get(SECTION)
+        saved = self.storage.sidecar.get(SECTION)
         if saved is not None and saved["state"] in _STATES:
             self.state = logs.SanitizeState(saved["state"])
             self.failure_mode = saved["failed"]
@@ -263,7 +264,8 @@ class Sanitizing(Part):
         yield from self.operations.quiet([*namespaces, *values])
         if self.timing is not None:
             self.timing.erase(self.namespaces.stored)
-        self.memories.renew()
+        for memories in self.memories:
+            memories.renew()
         yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(each.size for each in media)
@@ -310,7 +312,7 @@ class Sanitizing(Part):
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
         self.reports.persistent_events.add(event)
-        self.reports.events.add(
+        self.reports.event(
             logs.AsyncEvent(
                 type=logs.AsyncEventType.IO_COMMAND_SET,
                 info=logs.IoCommandSetEvent.SANITIZE_COMPLETED,
@@ -331,7 +333,7 @@ class Sanitizing(Part):
 
     def _save(self, state: logs.SanitizeState, *, failed: bool) -> Callable[[], None]:
         """A function to be called, where it may wait, to record the state. It raises MediaError."""
-        self.board.sidecar.put(
+        self.storage.sidecar.put(
             SECTION,
             {
                 "state": int(state),
@@ -341,7 +343,7 @@ class Sanitizing(Part):
                 "erased": self._erased,
             },
         )
-        return self.board.sidecar.save
+        return self.storage.sidecar.save
 
     def _close(self, status: Status | None) -> None:
         """Keep commands from what all namespaces hold, or no longer."""

@@ -18,16 +18,16 @@ from nvme_spec import logs
 from nvme_spec.commands import SelfTestCode
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
-from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.saved import Section, fits
+from potash_device.storage import Storage
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.deadlines import GuestClock
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory, Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.part import Part
-from potash_firmware.rpu.reports import Reports
+from potash_firmware.rpu.reports import DriveReports
 from potash_wire.records import U32
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,10 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False)
 class Running:
-    """The test at hand; `done` of `total` is how far it is."""
+    """The test at hand, of a controller; `done` of `total` is how far it is."""
 
+    namespaces: Namespaces
+    """The namespaces of the controller."""
     code: SelfTestCode
     nsid: int
     done: int = 0
@@ -89,20 +91,20 @@ class Running:
 
 @dataclass(eq=False, repr=False)
 class SelfTests(Part):
-    """The self-tests of one controller."""
+    """The self-tests of a drive, of which there is one at a time."""
 
-    board: Board
-    namespaces: Namespaces
+    storage: Storage
+    inventory: Inventory
     operations: Operations
-    reports: Reports
+    reports: DriveReports
     clock: GuestClock
     _results: list[bytes] = field(default_factory=list)
     running: Running | None = None
 
     # Commands of the host that begin or end tests.
 
-    def begin(self, code: SelfTestCode, nsid: int) -> None:
-        """Start a test of the controller and of namespace `nsid`: none, one or all.
+    def begin(self, namespaces: Namespaces, code: SelfTestCode, nsid: int) -> None:
+        """Start a test of a controller and of its namespace `nsid`: none, one or all.
 
         Raises NvmeError.
         """
@@ -110,14 +112,14 @@ class SelfTests(Part):
             raise NvmeError(
                 Status.DEVICE_SELF_TEST_IN_PROGRESS, "there is a test already", dnr=False
             )
-        for namespace in self._namespaces(nsid):
+        for namespace in _chosen(namespaces, nsid):
             if namespace.in_flight.closed is not None:
                 raise NvmeError(
                     namespace.in_flight.closed,
                     f"the blocks of namespace {namespace.nsid} are closed",
                     dnr=False,
                 )
-        self._run(Running(code, nsid))
+        self._run(Running(namespaces, code, nsid))
 
     def abort(self, result: logs.SelfTestResult, nsids: Collection[int] | None = None) -> None:
         """End the test at hand, if it is about any of these namespaces (None: whatever it is)."""
@@ -125,30 +127,32 @@ class SelfTests(Part):
         if run is not None and (nsids is None or run.nsid == BROADCAST_NSID or run.nsid in nsids):
             self._end(run, result)
 
-    def reset(self, *, next_host: bool = False) -> None:
+    def session_ended(self, namespaces: Namespaces) -> None:
         """A controller level reset: a short test does not outlive it."""
-        if self.running is not None and self.running.code == SelfTestCode.SHORT:
+        run = self.running
+        if run is not None and run.namespaces is namespaces and run.code == SelfTestCode.SHORT:
             self.abort(logs.SelfTestResult.ABORTED_BY_RESET)
 
     def restore(self, *, clean: bool | None = None) -> None:
         """The power is back: remember the results, and go on with an extended test."""
-        section = self.board.sidecar.get(SECTION) or {}
+        section = self.storage.sidecar.get(SECTION) or {}
         results = [entry for entry in map(_entry, section.get("results", ())) if entry]
         self._results = results[: logs.SELF_TEST_RESULTS]
+        namespaces = self.inventory.views[0]
         match section.get("running"):
             case (SelfTestCode.EXTENDED, nsid):
                 try:
-                    self.begin(SelfTestCode.EXTENDED, nsid)
+                    self.begin(namespaces, SelfTestCode.EXTENDED, nsid)
                 except NvmeError as error:
                     log.warning("a self-test does not go on: %s", error)
             case (SelfTestCode.SHORT, nsid):
-                self.running = Running(SelfTestCode.SHORT, nsid)
-                self.reset()
+                self.running = Running(namespaces, SelfTestCode.SHORT, nsid)
+                self.session_ended(namespaces)
 
     @property
     def extended_minutes(self) -> int:
         """EDSTT: how long an extended test may take, generously."""
-        size = sum(namespace.size for namespace in self.namespaces.blocks.values())
+        size = sum(namespace.size for namespace in self.inventory.blocks.values())
         return min(1 + size // (READ_RATE * 60), 0xFFFF)
 
     def encode(self) -> bytes:
@@ -167,7 +171,7 @@ class SelfTests(Part):
     def save(self) -> Callable[[], None]:
         """A function to be called, where it may wait, to save the results."""
         run = self.running
-        sidecar = self.board.sidecar
+        sidecar = self.storage.sidecar
         sidecar.put(
             SECTION,
             {
@@ -186,15 +190,8 @@ class SelfTests(Part):
 
     # The test itself.
 
-    def _namespaces(self, nsid: int) -> list[Namespace]:
-        if nsid == 0:
-            return []
-        if nsid == BROADCAST_NSID:
-            return [ns for ns in self.namespaces.accessible.values() if isinstance(ns, Namespace)]
-        return [self.namespaces.of_kind(Namespace, nsid)]
-
     def _run(self, run: Running) -> None:
-        namespaces = self._namespaces(run.nsid)
+        namespaces = _chosen(run.namespaces, run.nsid)
         short = self._pieces(SelfTestCode.SHORT, namespaces)
         run.total = sum(piece.weight for piece in short)
         if run.code == SelfTestCode.EXTENDED:
@@ -222,11 +219,11 @@ class SelfTests(Part):
         return None
 
     def _pieces(self, code: SelfTestCode, namespaces: list[Namespace]) -> Iterator[Piece]:
-        board = self.board
+        storage = self.storage
         yield Piece(Segment.SMART_CHECK, self._check_health)
-        yield Piece(Segment.METADATA, board.sidecar.check)
-        for slot in list(board.flash.images):
-            yield Piece(Segment.METADATA, partial(board.flash.check, slot))
+        yield Piece(Segment.METADATA, storage.sidecar.check)
+        for slot in list(storage.flash.images):
+            yield Piece(Segment.METADATA, partial(storage.flash.check, slot))
         for namespace in namespaces:
             last = max(namespace.size - SAMPLE, 0)
             for at in sorted({last * part // (SAMPLES - 1) for part in range(SAMPLES)}):
@@ -264,6 +261,15 @@ class SelfTests(Part):
         self._results = [bytes(entry), *self._results][: logs.SELF_TEST_RESULTS]
         if result not in (logs.SelfTestResult.PASSED, logs.SelfTestResult.ABORTED_BY_COMMAND):
             log.warning("a self-test has ended: %s", result.name.lower().replace("_", " "))
+
+
+def _chosen(namespaces: Namespaces, nsid: int) -> list[Namespace]:
+    """The namespaces of a test: none, one or all. Raises NvmeError."""
+    if nsid == 0:
+        return []
+    if nsid == BROADCAST_NSID:
+        return [ns for ns in namespaces.accessible.values() if isinstance(ns, Namespace)]
+    return [namespaces.of_kind(Namespace, nsid)]
 
 
 def _reading(segment: Segment, namespace: Namespace, at: int, most: int) -> Piece:

@@ -12,6 +12,7 @@ from nvme_spec.features import FeatureId, HostControlledThermalManagement
 from potash_firmware.rpu.features.table import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.health import Health
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.part import Part
 
 
@@ -21,14 +22,12 @@ class Thermal(Part):
 
     health: Health
     clock: Callable[[], float]
-    features: Features
+    inventory: Inventory
+    """Its views have the thresholds that the hosts have set."""
     _level: int = 0
 
     def __post_init__(self) -> None:
         self._since = self.clock()
-
-    def reset(self, *, next_host: bool = False) -> None:
-        self.update()
 
     def restore(self, *, clean: bool | None = None) -> None:
         self.update()
@@ -58,9 +57,12 @@ class Thermal(Part):
         self._enter(self._wanted_level())
 
     def _wanted_level(self) -> int:
+        return max(self._level_of(view.features) for view in self.inventory.views)
+
+    def _level_of(self, features: Features) -> int:
         temperature = self.health.temperature
         thresholds = HostControlledThermalManagement(
-            self.features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
+            features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
         )
         if 0 < thresholds.tmt2 <= temperature:
             return 2

@@ -21,9 +21,8 @@ from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
 from potash_device.saved import Number, Section
-from potash_firmware.rpu.logs.alerts import Alerts
 from potash_firmware.rpu.media_work import BlocksInFlight, MediaFailures, MediaWork
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Steps
@@ -50,20 +49,21 @@ SECTION: Section[SavedNotices] = Section("notices", SavedNotices)
 
 
 class Upcalls(Part):
-    """The `potash_firmware.ftl.interface.Upcalls` of one controller."""
+    """The `potash_firmware.ftl.interface.Upcalls` of one drive; `event` gives the hosts a vendor
+    specific event with a log page."""
 
     def __init__(
         self,
         timing: ModelledTime,
-        namespaces: Namespaces,
+        namespaces: Inventory,
         media_work: MediaWork,
         failures: MediaFailures,
-        alerts: Alerts,
+        event: Callable[[int, int], None],
         scheduler: Scheduler,
         sidecar: Sidecar,
     ) -> None:
         self._timing, self._namespaces, self._media_work = timing, namespaces, media_work
-        self._failures, self._alerts = failures, alerts
+        self._failures, self._event = failures, event
         self._scheduler, self._sidecar = scheduler, sidecar
         self.on_notice: Callable[[], None] = lambda: None
         """Called when there is a new notice."""
@@ -79,7 +79,7 @@ class Upcalls(Part):
         if not 0 <= kind < 1 << 8 or len(data) > MOST_BYTES:
             raise ValueError(f"a notice has a kind of 0 to 255, and {MOST_BYTES} bytes at most")
         self._add(self._timing.clock.now(), kind, bytes(data))
-        self._alerts.vendor(kind, LogPage.NOTICES)
+        self._event(kind, LogPage.NOTICES)
         self.on_notice()
 
     def _add(self, time: int, kind: int, data: bytes) -> None:

@@ -20,7 +20,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.flash.profile import PAGE
 from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox.messages import Read
-from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.value_log import PlacedValue, ValueLog
 from potash_firmware.rpu.part import Part
@@ -66,7 +66,7 @@ class ValueTime(Part):
     """The modelled time of the key value namespaces of one drive."""
 
     def __init__(
-        self, timing: ModelledTime, namespaces: Namespaces, *, index_on_flash: bool
+        self, timing: ModelledTime, namespaces: Inventory, *, index_on_flash: bool
     ) -> None:
         self._timing = timing
         self._namespaces = namespaces

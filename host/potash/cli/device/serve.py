@@ -42,7 +42,7 @@ from potash_device.media.errors import MediaError
 from potash_device.pcie import peers
 from potash_device.pcie.bar_memory import require_size
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
-from potash_firmware.boot import Device, StopSignals, run_until
+from potash_firmware.boot import MOST_CONTROLLERS, Device, StopSignals, run_until
 from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.extension_limits import ExtensionError
@@ -79,13 +79,20 @@ class Serving(NamedTuple):
     namespaces: Annotated[Sequence[Namespace], "All namespaces."]
     qemu_device: Annotated[str, "Value of QEMU's -device option that attaches the drive."]
     metrics: Annotated[str | None, "URL of the metrics for Prometheus; null without --metrics."]
+    sockets: Annotated[Sequence[str], "Absolute paths of the sockets of all controllers."]
 
 
-def announce(path: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
-    """Report the socket of the running drive, and how to use it."""
-    device = json.dumps(
-        {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(path)}},
-        separators=(",", ":"),
+def announce(
+    sockets: Sequence[Path], media: Path | None, drive: Drive, metrics: str | None
+) -> None:
+    """Report the sockets of the running drive, and how to use it."""
+    path, listens = sockets[0], " and ".join(map(str, sockets))
+    device, *others = (
+        json.dumps(
+            {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(socket)}},
+            separators=(",", ":"),
+        )
+        for socket in sockets
     )
     namespaces = [
         Namespace(nsid, drive.shapes[nsid].data_size, drive.block_sizes[nsid], one.read_only)
@@ -99,15 +106,16 @@ def announce(path: Path, media: Path | None, drive: Drive, metrics: str | None) 
         namespaces=namespaces,
         qemu_device=device,
         metrics=metrics,
+        sockets=[str(socket) for socket in sockets],
     )
     where = f"in {media}" if media else "in memory until this command ends"
     what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
     if drive.memory_allocated:
         what += f", with {human(drive.memory_allocated)} of memory"
     lines = [
-        f"A drive of {what}, {where}, listens at {path}",
+        f"A drive of {what}, {where}, listens at {listens}",
         "Options for QEMU (10.1.1 or later):",
-        f"  -device {shlex.quote(device)}",
+        *(f"  -device {shlex.quote(each)}" for each in (device, *others)),
         "and, for guest memory that can be mapped:",
         "  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0",
     ]
@@ -120,7 +128,7 @@ def announce(path: Path, media: Path | None, drive: Drive, metrics: str | None) 
 @json_option(Serving, "Report the device's address as JSON.")
 @click.pass_context
 def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> None:
-    """Run a device until it is interrupted. It serves one client at a time.
+    """Run a device until it is interrupted. It serves one client at a time at each --socket.
 
     `potash top` shows its activity.
     """
@@ -133,8 +141,13 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     if print_config:
         click.echo(configuration.write(config), nl=False)
         return
-    if section.socket is None or section.socket == Path():
+    if not section.socket or Path() in section.socket:
         raise click.UsageError("give --socket PATH to listen at")
+    sockets = [socket.absolute() for socket in section.socket]
+    if len(sockets) > MOST_CONTROLLERS or len(set(sockets)) < len(sockets):
+        raise click.UsageError(f"give up to {MOST_CONTROLLERS} different --socket")
+    if len(sockets) > 1:
+        _require_shareable(config)
     section.log_settings.apply(PROCESS)
     if section.libubpf is not None:  # for the processes that run programs, which inherit it
         os.environ[LIBUBPF] = str(section.libubpf.absolute())
@@ -142,10 +155,27 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     extensions = loaded((*section.extensions, *section.natives))
     settings = replace(settings, rpu=replace(settings.rpu, extensions=extensions))
     require_scheduler(config.time, settings.rpu)
-    _serve(config, settings, section.socket.absolute())
+    _serve(config, settings, sockets)
 
 
-def _serve(config: configuration.Configuration, settings: DeviceSettings, path: Path) -> None:
+def _require_shareable(config: configuration.Configuration) -> None:
+    """Raises UsageError for what a drive with several controllers does not have."""
+    section = config.device
+    for flag, there in (
+        ("--hmb", section.hmb),
+        ("--power-states", section.power_states),
+        ("--incoming", section.incoming),
+        ("--load", section.load),
+        ("--save", section.save),
+        ("--memory-bar", config.memory.bar),
+    ):
+        if there:
+            raise click.UsageError(f"{flag} is for a drive with one controller, so one --socket")
+
+
+def _serve(
+    config: configuration.Configuration, settings: DeviceSettings, sockets: Sequence[Path]
+) -> None:
     section = config.device
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
@@ -168,8 +198,9 @@ def _serve(config: configuration.Configuration, settings: DeviceSettings, path: 
             stack.enter_context(recording(trace, progress))
             trace = None
         traced = stack.enter_context(lines(trace))
+        path = sockets[0]
         device = Device(
-            path,
+            sockets,
             drive.namespaces,
             drive.flash,
             _with_memory_bar(settings, drive) if config.memory.bar else settings,
@@ -183,7 +214,10 @@ def _serve(config: configuration.Configuration, settings: DeviceSettings, path: 
         try:
             stack.enter_context(device)
         except OSError as error:
-            raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
+            failed = Path(error.filename) if error.filename else path
+            raise PotashError(
+                f"the device cannot listen at {failed}: {_why(error, failed)}"
+            ) from None
         except ExtensionError as error:
             raise PotashError(str(error)) from None
         except NvmeError as error:
@@ -197,7 +231,7 @@ def _serve(config: configuration.Configuration, settings: DeviceSettings, path: 
         be_undumpable()
         if section.load is not None:
             load_state(device, section.load)
-        announce(path, section.media, drive, address)
+        announce(sockets, section.media, drive, address)
         run_until(device, stop)
         if section.save is not None:
             save_state(device, section.save)

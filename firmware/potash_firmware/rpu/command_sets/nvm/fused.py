@@ -13,6 +13,7 @@ Specification 1.0, section 3.1.1.
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvme_spec.identify.capabilities import CommandSet
@@ -129,7 +130,7 @@ class _CompareAndWrite:
         self._conflict = self.first.key == self.second.key or self.controller.outstanding.conflicts(
             self.second
         )
-        trigger = self.controller.faults.triggered
+        trigger = partial(self.controller.faults.triggered, controller=self.controller.identifier)
         self._first_faults = [] if self._conflict else trigger(self.first)
         self._second_faults = [] if self._conflict else trigger(self.second)
         # An injected delay of either command delays both.

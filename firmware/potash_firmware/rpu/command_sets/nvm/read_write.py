@@ -64,7 +64,7 @@ def read(controller: Controller, command: Command) -> Steps:
     content.require_host(controller.transfer, command, write=True)
     if namespace.uncorrectable.firsts:
         require_correctable(namespace, blocks.slba, blocks.blocks)
-    dulbe = bool(controller.features.dulbe) and namespace.dulbe
+    dulbe = bool(namespace.features.dulbe) and namespace.dulbe
     try:
         if blocks.fua or dulbe or not content.read_at_once(controller.transfer, command):
             fetch = partial(content.fetch, dulbe=dulbe)

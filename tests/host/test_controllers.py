@@ -1,0 +1,113 @@
+"""Drives with several controllers: a client at each socket, and the namespaces that they share."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvme_spec.status import Status
+from potash.cli.app import run_app
+from potash.sdk import CommandFailed, DeviceNotFound
+from potash.sdk.device import Device
+from potash.testing import BootedDevice, booted_device
+
+IDENTIFY = 0x06
+CONTROLLERS, ATTACHED_CONTROLLERS = 0x13, 0x12
+BLOCK = 4096
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[BootedDevice]:
+    with booted_device(controllers=2, size="16M") as device:
+        yield device
+
+
+def identifiers(device: Device, cns: int, nsid: int = 0) -> list[int]:
+    """A controller list: a number of identifiers, and these (Base 2.0, figure 137)."""
+    data = device.identify_data(cns, nsid)
+    (count,) = struct.unpack_from("<H", data)
+    return list(struct.unpack_from(f"<{count}H", data, 2))
+
+
+def test_each_controller_has_its_identifier_and_both_are_of_one_subsystem(
+    device: BootedDevice,
+) -> None:
+    first, second = (each.identify() for each in device.controllers)
+    assert (first.cntlid, second.cntlid) == (0, 1)
+    assert first.subnqn == second.subnqn and first.sn == second.sn
+    # There are several ports, and several controllers (Base 2.0, figure 275, CMIC).
+    assert first.cmic == second.cmic == 0b11
+    for each in device.controllers:
+        assert identifiers(each, CONTROLLERS) == [0, 1]
+        assert identifiers(each, ATTACHED_CONTROLLERS, 1) == [0, 1]
+        assert each.identify_data(0, 1)[30] & 1, "NMIC says that the namespace may be shared"
+
+
+def test_one_controller_reads_what_the_other_has_written(device: BootedDevice) -> None:
+    first, second = device.controllers
+    for lba in range(8):
+        writer, reader = (first, second) if lba % 2 else (second, first)
+        data = bytes([lba + 1]) * BLOCK
+        writer.write(lba, data)
+        assert reader.read(lba, 1) == data == writer.read(lba, 1)
+
+
+def test_a_reset_of_one_controller_leaves_the_other_alone(device: BootedDevice) -> None:
+    first, second = device.controllers
+    second.write(20, b"\2" * BLOCK)
+    for _ in range(3):
+        first.reset()
+        assert second.read(20, 1) == b"\2" * BLOCK == first.read(20, 1)
+
+
+def test_accelerators_are_the_first_controller_s(device: BootedDevice) -> None:
+    first, second = device.controllers
+    assert len(first.accelerators()) == 1
+    with pytest.raises(CommandFailed) as refusal:
+        second.accelerators()
+    assert refusal.value.status == Status.INVALID_OPCODE
+    with pytest.raises(DeviceNotFound):
+        second.memory_namespace()
+
+
+def test_sixteen_controllers_are_the_most() -> None:
+    with booted_device(controllers=16, size="1M") as device:
+        assert [each.identify().cntlid for each in device.controllers] == list(range(16))
+        device.controllers[15].write(3, b"\7" * BLOCK)
+        assert device.controllers[7].read(3, 1) == b"\7" * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("sockets", "reason"),
+    [(17, "give up to 16 different --socket"), (0, "give --socket PATH to listen at")],
+)
+def test_impossible_numbers_of_sockets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sockets: int, reason: str
+) -> None:
+    options = [f"--socket={tmp_path / str(number)}" for number in range(sockets)]
+    assert run_app(["serve", *options]) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--hmb=64M", "--power-states", "--incoming"])
+def test_what_a_drive_with_several_controllers_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    sockets = [f"--socket={tmp_path / name}" for name in "ab"]
+    assert run_app(["serve", *sockets, "--time=modelled", option]) == 2
+    assert "is for a drive with one controller" in capsys.readouterr().err
+
+
+def test_sockets_are_listed_in_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "potash.toml"
+    file.write_text('[device]\nsocket = ["a", "b"]\n')
+    assert run_app(["serve", "--config", str(file), "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        f"socket = [{json.dumps(str(tmp_path / 'a'))}, {json.dumps(str(tmp_path / 'b'))}]"
+        in printed
+    )
