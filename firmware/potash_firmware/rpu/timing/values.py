@@ -13,7 +13,6 @@ import logging
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from nvme_spec.status import NvmeError, Status
@@ -248,8 +247,10 @@ class ValueTime(Part):
 
     def _write(self, namespace: KeyValueNamespace, pages: list[int], at: int) -> int:
         """The time at which pages of the log have been written, or else values are in memory."""
+        if not pages:
+            return self._without_data(at)
         self.counters.written += len(pages) * PAGE
-        ends = [
+        return max(
             self._timing.write(
                 namespace.nsid,
                 first * PAGE,
@@ -258,17 +259,13 @@ class ValueTime(Part):
                 fua=namespace.write_through,
             )
             for first, count in _runs(pages)
-        ]
-        return max(ends, default=self._without_data(at))
+        )
 
 
 def _runs(pages: list[int]) -> Iterable[tuple[int, int]]:
     """First page and number of pages that follow each other."""
-    if not pages:
-        return
-    begins = [
-        0,
-        *(at for at, (page, following) in enumerate(pairwise(pages), 1) if following != page + 1),
-    ]
-    for begin, end in pairwise([*begins, len(pages)]):
-        yield pages[begin], end - begin
+    begin = 0
+    for end, page in enumerate(pages, 1):
+        if end == len(pages) or pages[end] != page + 1:
+            yield pages[begin], end - begin
+            begin = end
