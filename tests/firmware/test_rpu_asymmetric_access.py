@@ -13,11 +13,16 @@ import pytest
 
 from csd_spec.faults import Fault, FaultKind
 from nvme_spec.asymmetric_access import AccessState
+from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
+from potash_firmware.rpu.admin import ADMIN_COMMANDS
+from potash_firmware.rpu.command_sets import COMMANDS
+from potash_firmware.rpu.dispatch import NamespaceUse
 from potash_firmware.rpu.features.table import FEATURES
 from potash_firmware.rpu.namespaces.asymmetric_access import UNAVAILABLE, AsymmetricAccess
 from potash_firmware.rpu.settings import RpuSettings
+from support.migration import moved
 from support.namespaces import (
     ALL,
     EVENT_REQUEST,
@@ -144,6 +149,53 @@ def test_commands_without_access_end_with_the_state_and_may_be_sent_elsewhere(
         assert host.command(host.io[1], FLUSH, nsid=ALL).status == STATUS[state]
         assert host.command(host.io[1], FLUSH, nsid=3).status == 0
         assert host.command(host.io[1], FLUSH, nsid=9).status == 0x002
+
+
+def test_commands_of_every_command_set_need_access() -> None:
+    shapes = {
+        1: NamespaceShape(MIB),
+        2: NamespaceShape.zoned(MIB, MIB),
+        3: NamespaceShape.key_value(MIB),
+        4: NamespaceShape.memory(MIB),
+        5: NamespaceShape.compute(),
+    }
+    with (
+        Drive.open(None, [*shapes.values()]) as drive,
+        Host(drive=drive, settings=RpuSettings(ana=True)) as host,
+    ):
+        host.css = 6
+        host.enable()
+        queue = host.create_io_queue()
+        change(host, 1, INACCESSIBLE)
+        asked = 0
+        for nsid, shape in shapes.items():
+            for opcode, row in COMMANDS[CommandSet(shape.csi)].items():
+                if row.namespace is not NamespaceUse.NONE:
+                    asked += 1
+                    assert host.command(queue, opcode, nsid=nsid).status == 0x302, (nsid, opcode)
+        for opcode, row in ADMIN_COMMANDS.items():
+            if row.namespace is NamespaceUse.ONE:
+                asked += 1
+                assert host.command(host.admin, opcode, nsid=1).status == 0x302, opcode
+        assert asked > 40
+
+
+def test_a_copy_needs_access_to_its_sources_and_programs_to_their_memory() -> None:
+    memory = NamespaceShape.memory(MIB)._replace(ana_group=7)
+    shapes = [NamespaceShape(MIB), memory, NamespaceShape.memory(MIB), NamespaceShape.compute()]
+    with (
+        Drive.open(None, shapes) as drive,
+        Host(drive=drive, settings=RpuSettings(ana=True)) as host,
+    ):
+        host.css = 6
+        host.enable()
+        queue = host.create_io_queue()
+        sources = struct.pack("<IIQI12x", 2, 0, 0, PAGE)
+        for state, status in ((OPTIMIZED, 0), (INACCESSIBLE, 0x302), (NON_OPTIMIZED, 0)):
+            change(host, 7, state)
+            assert (host.rpu.controller.compute._memory(2) is not None) is (status == 0)
+            host.put(sources)
+            assert host.command(queue, 0x19, nsid=1, cdws=(0, 0, 4 << 8)).status == status
 
 
 def test_a_fused_operation_needs_access() -> None:
@@ -313,6 +365,24 @@ def test_commands_that_have_begun_end_as_usual() -> None:
         host.executor.run_all()
         host.service()
         assert [(done.cid, done.status) for done in host.reap(host.io[1])] == [(5, 0)]
+
+
+def test_states_are_moved_to_another_drive() -> None:
+    with powered() as host, powered() as other:
+        assert features(host, SET_FEATURES, 0x0B, 0, 1 << 11).status == 0
+        host.place(host.admin, EVENT_REQUEST, 0x77)
+        host.ring(host.admin)
+        change(host, 7, NON_OPTIMIZED)
+        assert [done.cid for done in host.reap(host.admin)] == [0x77]
+        assert groups(host)[0] == 1
+        change(host, 1, INACCESSIBLE, 5)
+        moved(host, other)
+        assert read(other) == 0x302
+        assert groups(other) == (3, [(1, 2, INACCESSIBLE, [1, 2]), (7, 1, NON_OPTIMIZED, [3])])
+        other.place(other.admin, EVENT_REQUEST, 0x78)
+        other.ring(other.admin)
+        other.service()
+        assert not other.reap(other.admin)  # it has read the page
 
 
 ACCESS_FAULT = Fault(FaultKind.ACCESS_STATE, times=1, group=1, state=3)

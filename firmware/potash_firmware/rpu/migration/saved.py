@@ -127,6 +127,8 @@ class SavedDrive(NamedTuple):
     unreported: tuple[bool, bool]
     reservations: tuple[SavedReservation, ...] = ()
     notifications: SavedNotifications = NO_NOTIFICATIONS
+    ana: tuple[tuple[U32, U8, Number], ...] = ()
+    """Groups of asymmetric access, their states and change counts, of a drive that has it."""
 
 
 def save(
@@ -135,6 +137,7 @@ def save(
     """The state of a drive that is quiet."""
     board = controller.board
     board.interrupts.hold(interrupts.held)
+    session = {name: part.save() for name, part in _session(controller).items()}
     events, silent = controller.reports.events.save()
     drive = SavedDrive(
         identity=_identity(controller),
@@ -162,7 +165,7 @@ def save(
         ),
         unreported=controller.subsystem.unreported,
         reservations=controller.reservations.every.save(),
-        **{name: part.save() for name, part in _session(controller).items()},
+        **session,
     )
     sections = {RECORD: [encode(drive)]}
     if states := controller.persistence.states.encode():
@@ -308,7 +311,7 @@ def _begin_again(commands: Commands, board: Board, saved: SavedCommand) -> None:
 
 def _session(controller: Controller) -> dict[str, Any]:
     """The parts whose states are fields of `SavedDrive` as they are, by the names of these."""
-    return {
+    parts = {
         "features": controller.features,
         "notifications": controller.reservations,
         "warned": controller.alerts,
@@ -317,7 +320,9 @@ def _session(controller: Controller) -> dict[str, Any]:
         "keep_alive": controller.keep_alive,
         "download": controller.download,
         "reachability": controller.reachability,
+        "ana": controller.ana,
     }
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def _identity(controller: Controller) -> tuple[str, str, str]:

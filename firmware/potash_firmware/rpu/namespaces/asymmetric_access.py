@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 8.1 and 5.16.1.13; NVM Comma
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -139,6 +139,23 @@ class AsymmetricAccess:
         self._namespaces.attach()
         if state is not AccessState.CHANGE:
             self._alerts.notice(NoticeEvent.ASYMMETRIC_ACCESS_CHANGE)
+
+    def save(self) -> tuple[tuple[int, int, int], ...]:
+        """Each group, its state and its change count; a transition ends."""
+        for group, access in self._groups.items():
+            access.timer.cancel()
+            self._enter(group, access.target)
+        return tuple(
+            (group, access.state, access.changes) for group, access in self._groups.items()
+        )
+
+    def load(self, groups: Iterable[tuple[int, int, int]]) -> None:
+        """Have these states, of which the host was notified. Raises ValueError."""
+        for group, state, changes in groups:
+            target = self.require(group, state, 0)
+            self._groups[group].target = target
+            self._enter(group, target)
+            self._groups[group].changes = changes
 
     # Commands.
 
