@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvme_spec.asymmetric_access import AccessState
-from nvme_spec.key_value import decode_keys
+from nvme_spec.key_value import decode_keys, encode_keys
 from nvme_spec.status import Status
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import NamespaceShape
@@ -42,7 +42,7 @@ from potash_firmware.mailbox.values import (
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.settings import RpuSettings
 from support.compute import EXECUTE, range_descriptor
-from support.key_value import KV, LONGEST, store
+from support.key_value import KV, LIST, LONGEST, store
 from support.memory import MIB, powered
 from support.modelled_time import PRICE, PROFILE, SECOND, WORK, job_time, with_core
 from support.nvme_host import DATA, PAGE, Host
@@ -157,6 +157,27 @@ def test_keys_are_listed_from_one_on(host: Host) -> None:
     assert (found.result, decode_keys(found.data)) == (1, [b"kk"])
     found = answer(host, ReadValue(tag, KV, PAGE, b"k" * 16 + b"\0", lists=True, range=1))
     assert (found.result, found.data) == (0, b"")
+
+
+def test_a_long_list_does_not_hold_up_the_firmware(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor makes it, for programs and for hosts."""
+    tag, made = begin(host), []
+
+    def counted(keys: list[bytes], size: int) -> bytes:
+        made.append(size)
+        return encode_keys(keys, size)
+
+    monkeypatch.setattr("potash_firmware.rpu.value_work.encode_keys", counted)
+    request(host, ReadValue(tag, KV, PAGE, b"", lists=True))
+    host.place(host.io[1], LIST, 0x200, nsid=KV, cdws=(PAGE, 0))
+    host.ring(host.io[1])
+    host.service()
+    assert len(host.executor.waiting) == 2 and not made
+    work(host)
+    assert made == [PAGE] * 2
+    assert [done.status for done in host.reap(host.io[1])] == [0]
 
 
 @pytest.mark.parametrize(

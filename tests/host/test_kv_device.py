@@ -22,6 +22,7 @@ from potash.sdk.memory_namespace import Bytes
 from potash.sdk.vfio_user import VfioUserTransport
 from potash.vm.drive import device_process
 from support.docs import ROOT, blocks, run_python, run_shell
+from support.processes import descendants, descriptors
 
 EXAMPLES, PAGE = ROOT / "examples", 4096
 
@@ -308,6 +309,25 @@ def test_a_program_s_reads_take_modelled_time_and_are_traced(tmp_path: Path) -> 
     events = Counter(event["name"] for event in traced if event["ph"] == "X")
     assert (events["kv_retrieve"], events["kv_list"]) == (20, 2)
     assert events["ReadJobValue"] == events["JobValueRead"] == 2 * 22  # sent, and received
+
+
+def test_no_process_but_the_device_has_the_store(tmp_path: Path) -> None:
+    image = (EXAMPLES / "filter" / "values.o").read_bytes()
+    options = ("--media", str(tmp_path), "--namespace", "1M", "--kv-namespace", "1M")
+    with (
+        device_process(tmp_path / "S", *options) as process,
+        sdk.open(f"vfio-user:{tmp_path / 'S'}") as device,
+    ):
+        values = device.kv_namespace()
+        values[b"k"] = bytes(4)
+        assert device.accelerator().run(image, bytes(4), args=[values.nsid, 0, 0, 0]).output
+        store = str(tmp_path / "namespace-2.values")
+        holders = [
+            pid
+            for pid in (process.pid, *descendants(process.pid))
+            if any(path.startswith(store) for path in descriptors(pid))
+        ]
+        assert holders == [process.pid]
 
 
 @pytest.mark.parametrize("size", [8, 5000])

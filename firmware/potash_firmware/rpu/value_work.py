@@ -6,8 +6,10 @@ import zlib
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from nvme_spec.key_value import SHORTEST_LISTED, encode_keys
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
+from potash_device.media.values import ValueStore
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
@@ -18,6 +20,9 @@ T = TypeVar("T")
 
 AT_ONCE = 16 << 10
 """Bytes that are stored or retrieved in memory without the media executor."""
+
+LISTED_COST = 16
+"""Bytes of a value that take as long as one of a list."""
 
 
 def readable(
@@ -39,6 +44,11 @@ def readable(
     if reader is not None:
         reachability.require(reader, nsid)
     return namespace
+
+
+def listed(store: ValueStore, first: bytes, size: int) -> bytes:
+    """A list of the keys from `first` on, of at most `size` bytes; waits. Raises MediaError."""
+    return encode_keys(store.keys(first, size // SHORTEST_LISTED), size)
 
 
 def range_of(namespace: KeyValueNamespace, key: bytes) -> tuple[tuple[int, int]]:

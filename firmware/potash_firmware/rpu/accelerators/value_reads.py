@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from nvme_spec.key_value import LIST_HEADER_SIZE, LONGEST_KEY, SHORTEST_LISTED, encode_keys
+from nvme_spec.key_value import LIST_HEADER_SIZE, LONGEST_KEY
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.values import (
     NO_RANGE,
@@ -34,7 +34,7 @@ from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.reservations import Access, HostReservations
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.value_work import AT_ONCE, on_values, readable
+from potash_firmware.rpu.value_work import AT_ONCE, LISTED_COST, listed, on_values, readable
 
 if TYPE_CHECKING:  # they take NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
@@ -106,9 +106,9 @@ class ValueReads:
             if room < LIST_HEADER_SIZE:
                 raise NvmeError(Status.INVALID_FIELD, f"{room} bytes have no room for a list")
             self._charge(message, namespace, 0)
-            keys = partial(store.keys, key, room // SHORTEST_LISTED)
-            listed = encode_keys((yield from self._work(namespace, key, keys, room)), room)
-            return listed, int.from_bytes(listed[:LIST_HEADER_SIZE], "little")
+            get = partial(listed, store, key, room)
+            keys = yield from self._work(namespace, key, get, room * LISTED_COST)
+            return keys, int.from_bytes(keys[:LIST_HEADER_SIZE], "little")
         if not 1 <= len(key) <= LONGEST_KEY:
             raise NvmeError(Status.INVALID_KEY_SIZE, f"a key has 1 to {LONGEST_KEY} bytes")
         self._charge(message, namespace, room)

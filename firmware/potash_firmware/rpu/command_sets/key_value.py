@@ -13,13 +13,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from nvme_spec.key_value import (
-    LIST_HEADER_SIZE,
-    LONGEST_KEY,
-    SHORTEST_LISTED,
-    KeyValueCommand,
-    encode_keys,
-)
+from nvme_spec.key_value import LIST_HEADER_SIZE, LONGEST_KEY, KeyValueCommand
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.values import Stored
 from potash_firmware.rpu.command import Command, Steps
@@ -29,7 +23,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.flushing import require_not_formatting
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.transfer import check_size
-from potash_firmware.rpu.value_work import on_values, range_of
+from potash_firmware.rpu.value_work import LISTED_COST, listed, on_values, range_of
 
 if TYPE_CHECKING:  # it takes NumPy
     from potash_firmware.rpu.timing.values import Charge
@@ -132,10 +126,10 @@ def list_keys(controller: Controller, command: Command) -> Steps:
         raise NvmeError(Status.INVALID_FIELD, f"{fields.size} bytes have no room for a list")
     check_size(fields.size)
     controller.transfer.views(command, fields.size, write=True)
-    get = partial(namespace.media.keys, first, fields.size // SHORTEST_LISTED)
-    keys = yield from _read(controller, namespace, first, get, listed=fields.size)
+    get = partial(listed, namespace.media, first, fields.size)
+    keys = yield from _read(controller, namespace, first, get, size=fields.size * LISTED_COST)
     views = controller.transfer.views(command, fields.size, write=True)
-    controller.transfer.scatter(command, views, encode_keys(keys, fields.size))
+    controller.transfer.scatter(command, views, keys)
     return None
 
 
@@ -213,10 +207,11 @@ def _read(
     key: bytes,
     get: Callable[[], T],
     length: int = 0,
-    listed: int = 0,
+    size: int = 0,
 ) -> Generator[Any, Any, T]:
-    """Read from the store: a key and at most so many bytes of its value, or of a list."""
-    work = _work(controller, namespace, key, get, listed or length, writes=False)
+    """Read from the store: a key and at most so many bytes of its value, or what takes as long as
+    `size` bytes."""
+    work = _work(controller, namespace, key, get, size or length, writes=False)
     if controller.value_time is None:
         return (yield from work)
     yield from _turn(namespace, key, writes=False)
