@@ -240,6 +240,7 @@ def test_an_experiment_goes_on_where_it_was(
         (FILE.replace("mine.py", "none.py"), "none.py cannot be read: No such file"),
         (FILE.replace("[vary]", 'files = ["no"]\n[vary]'), "no cannot be read: No such file"),
         (FILE + "[model]", "there are both [model] and [drive]; an experiment has one of them"),
+        ('options = ["n"]\n' + FILE, "options is a list of parameters in [vary]"),
         (FILE + "[small]\nn = [1]", "small.n is no parameter in [vary]"),
         ('plot = "x=size"\n' + FILE, "a plot is x=COLUMN,y=COLUMN"),
         (MODEL.replace("blocks = 48", "block = 2"), "[model]: there is no key block; did you mean"),
@@ -398,12 +399,13 @@ def test_results_have_a_directory_by_the_name_of_the_experiment(
     assert (files.folder / "results" / "mine-small" / "results.csv").exists()
 
 
-def test_a_scheduler_is_a_setting_of_drives_and_not_of_a_model(files: Files) -> None:
-    files.write(FILE.replace("size = [1, 4, 100]", 'size = [1]\nscheduler = ["fifo", "rr:9us"]'))
+def test_a_parameter_may_be_an_option_of_the_drives_or_a_key_of_the_model(files: Files) -> None:
+    varied = FILE.replace("size = [1, 4, 100]", 'scheduler = ["fifo", "rr:9us"]')
+    files.write('options = ["scheduler"]\n' + varied)
     tasks = plan.read(files.folder / "mine.toml").tasks()
     assert [task.drive["scheduler"] for task in tasks[::3]] == ["fifo", "rr:9us"]
-    files.write(MODEL.replace("[small]", 'scheduler = ["mine"]\n[small]'), MODELLED)
-    assert "scheduler" not in (plan.read(files.folder / "mine.toml").tasks()[0].model or {})
+    files.write('options = ["reserve"]\n' + MODEL.replace("[small]", "reserve = [3]\n[small]"))
+    assert (plan.read(files.folder / "mine.toml").tasks()[0].model or {})["reserve"] == 3
 
 
 def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:

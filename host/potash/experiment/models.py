@@ -9,13 +9,12 @@ from potash_device.flash.profiles import from_mapping
 from potash_firmware.extension_files import load
 from potash_firmware.ftl.interface import Ftl
 
-OPTIONS = ("drive", "ftl", "policies", "extensions")
-"""Options of `potash serve` that are for a model, too."""
+_OPTIONS = ("drive", "ftl", "policies", "extensions")
 
 
 def profile(options: Mapping[str, Any]) -> Profile:
     """The profile of a table [model]. Raises TimingError."""
-    keys = {name: value for name, value in options.items() if name not in OPTIONS}
+    keys = {name: value for name, value in options.items() if name not in _OPTIONS}
     if "drive" in options:
         keys["base"] = options["drive"]
     try:

@@ -32,7 +32,7 @@ DRIVES, DEPTH = "drives", "depth"
 COUNTED = ("commands", "admin_commands", "to_host", "from_host", "moved", "completed")
 MEASURED = ("version", "point", "repetition", "seed", "method", "elapsed_ns", *COUNTED)
 """Columns of the results besides parameters and what functions return."""
-SETTINGS = {"profile": "drive", "ftl": "ftl", "policy": "policies", "scheduler": "scheduler"}
+SETTINGS = {"profile": "drive", "ftl": "ftl", "policy": "policies"}
 """Parameters that are settings of the drives, and the keywords that they become."""
 
 
@@ -83,6 +83,8 @@ class Experiment:
     repetitions: int = 1
     seed: int = 0
     vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    """Parameters that are options of the drives, or keys of the model, of the same names."""
     drive: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] | None = None
     """A modelled drive without a device, in place of `drive`."""
@@ -148,10 +150,10 @@ class Experiment:
         if found.get("time") == "modelled":
             found.setdefault("clock", "stepped")
         for name, keyword in SETTINGS.items():
-            if name in parameters and (self.model is None or keyword in models.OPTIONS):
+            if name in parameters:
                 value = parameters[name]
                 found[keyword] = [value] if keyword == "policies" else value
-        return found
+        return found | {name: parameters[name] for name in self.options}
 
     def reduced(self) -> Self:
         """The experiment with the values of `small`. Raises PotashError where it has none."""
@@ -215,6 +217,9 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
         {name: _values(name, values) for name, values in table.get(key, {}).items()}
         for key in ("vary", "small")
     )
+    options = table.get("options", [])
+    if not isinstance(options, list) or not all(name in vary for name in options):
+        raise ValueError("options is a list of parameters in [vary]")
     for name in small:
         if name not in vary:
             raise ValueError(f"small.{name} is no parameter in [vary]")
@@ -225,7 +230,7 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
     if points > MOST_POINTS:
         raise ValueError(f"[vary] makes {points} points; {MOST_POINTS} are the most")
     read = {"files": tuple(names), "vary": vary, "small": small, "plot": drawn, "folder": folder}
-    return Experiment(**{**table, **read})
+    return Experiment(**{**table, **read, "options": tuple(options)})
 
 
 def _values(name: str, values: object) -> tuple[Value, ...]:
