@@ -78,3 +78,20 @@ def test_virtual_threads_bring_the_accelerator_to_its_published_peak() -> None:
     assert 1.2 < milliseconds["convolutions", 1] / milliseconds["convolutions", 2] < 1.3
     (network,) = [row["network_ms"] for row in rows if "network_ms" in row]
     assert network < 500
+
+
+def test_the_most_urgent_tenant_waits_as_theory_says() -> None:
+    rows = small("csd-schedulers")
+    found = values(rows, "slowdown", "scheduler")
+    assert 3 < found["fifo"] / found["priority"]
+    assert abs(deviations(rows, "slowdown")[1]) < 0.1
+
+
+def test_only_an_ordered_collection_keeps_what_was_flushed() -> None:
+    rows = small("power-loss")
+    flushed, acknowledged = (
+        values(rows, f"{what}_lost", "ftl_class") for what in ("flushed", "acknowledged")
+    )
+    assert flushed["Buffered"] > 20 * flushed["MovedFirst"] > 0
+    assert flushed["Ordered"] == flushed["Through"] == acknowledged["Through"] == 0
+    assert acknowledged["Ordered"] > 0.5

@@ -67,22 +67,28 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> bytes:
     axes.draw(picture, (plot.x, plot.y))
     methods = [row.get("method") for row in rows if row.get("method") != PUBLISHED]
     colours: dict[tuple[Any, ...], str] = {}
-    for number, (key, spread) in enumerate(points.items()):
+    for key, spread in points.items():
         of_program = tuple(methods[0] if value == PUBLISHED else value for value in key)
         colour = colours.setdefault(of_program, COLOURS[len(colours) % len(COLOURS)])
-        y = TOP + 20 * number
         if PUBLISHED in key:
             for x, up_to, _ in spread:
                 _ring(picture, axes.at(x, up_to), colour, f"{x:g}: {up_to:g}")
-            _ring(picture, (RIGHT + 26, y + 6), colour)
         else:
             _line(picture, axes, colour, spread)
-            picture.add("rect", x=RIGHT + 20, y=y, width=12, height=12, fill=colour)
+    published = any(PUBLISHED in key for key in points)
+    for number, (key, colour) in enumerate(colours.items()):
+        y = TOP + 20 * number
+        picture.add("rect", x=RIGHT + 20, y=y, width=12, height=12, fill=colour)
         named = ", ".join(
             str(value) if isinstance(value, str) else f"{name} {value}"
             for name, value in zip(plot.by, key, strict=True)
+            if not (published and name == "method")
         )
         picture.text(RIGHT + 38, y + 10, named)
+    if published:
+        y = TOP + 20 * len(colours)
+        _ring(picture, (RIGHT + 26, y + 6), "#444444")
+        picture.text(RIGHT + 38, y + 10, PUBLISHED)
     return bytes(picture)
 
 
