@@ -289,8 +289,8 @@ def test_no_byte_of_a_value_is_left(tmp_path: Path, how: str) -> None:
         assert retrieve(host, b"k") == b"new"
 
 
-@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("what", ["change", "format", "delete", "sanitize"])
+@pytest.mark.parametrize("stride", [53, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["change", "format", "finish", "delete", "sanitize"])
 def test_values_of_a_process_that_is_killed_before_a_system_call(
     tmp_path: Path, what: str, stride: int
 ) -> None:

@@ -180,6 +180,35 @@ def test_placement_handles_are_on_the_page_in_metrics_and_in_top(tmp_path: Path)
         assert json.loads(top.stdout)["placement"] == found["placement"]
 
 
+def test_values_and_the_pages_of_flash_for_them_are_in_metrics_and_in_top(tmp_path: Path) -> None:
+    options = ("--time", "modelled", "--drive", "z-nand", "--size", "64M", "--kv-namespace", "8M")
+    with (
+        serving(*options, "--kv-index", "flash") as socket,
+        sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        values = device.kv_namespace()
+        values.store_all((b"%d" % number, bytes(1000)) for number in range(100))
+        values[b"long"] = bytes(3 * 4096)
+        found: Snapshot = status.ask(status.status_socket(str(socket)))
+        assert found["modelled"] is not None
+        stored, pages = 100 * 1000 + 3 * 4096, 100 // 4 - 1 + 3  # the last one is in memory
+        assert found["modelled"]["values"] == {
+            "stored": stored,
+            "written": pages * 4096,
+            "moved": 0,
+            "index": 101 * 4096,
+            "write_amplification": (pages + 101) * 4096 / stored,
+        }
+        assert device.timing_log().host == pages + 101
+        families = parse(prometheus.text(found).decode())
+        assert value(families, "potash_values_stored_bytes_total") == stored
+        flash = "potash_values_flash_bytes_total"
+        assert value(families, flash, kind="log") == pages * 4096
+        assert value(families, flash, kind="index") == 101 * 4096
+        top = json.loads(potash("top", socket, "--once", "--json", "--interval", 0.05).stdout)
+        assert top["modelled"]["values"] == found["modelled"]["values"]
+
+
 def test_a_page_of_placement_handles_is_what_was_encoded_or_refused() -> None:
     page = PlacementLog(count=2, handles=(HandleCounters(1, 3, 2), HandleCounters()))
     assert PlacementLog.decode(page.encode() + bytes(100)) == page

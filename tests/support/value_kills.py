@@ -114,21 +114,35 @@ def sanitize(folder: str, stride: int) -> None:
     _erase(folder, command, stride, left={KV})
 
 
-def _erase(folder: str, command: Callable[[Host], None], stride: int, *, left: set[int]) -> None:
-    """All values are there, or no byte of any is once the drive has been opened again."""
+def finish(folder: str, stride: int) -> None:
+    """Open a drive that was being formatted when its power went."""
+    _erase(folder, None, stride, left={KV})
+
+
+def _erase(
+    folder: str, command: Callable[[Host], None] | None, stride: int, *, left: set[int]
+) -> None:
+    """All values are there, or no byte of any is once the drive has been opened again. Without a
+    command, the namespace is being formatted."""
     origin, filled, copy = (Path(folder, name) for name in ("origin", "filled", "copy"))
     values = {b"%d" % key: SECRET * 1000 * key for key in range(4)}
     origin.mkdir()
     with powered(origin, *SHAPES) as host:
         for key, value in values.items():
             assert store(host, key, value) == 0
+        if command is None:
+            drive = host.board.storage.drive
+            drive.reshape(KV, drive.shapes[KV]._replace(erase=True))
         shutil.copytree(origin, filled, ignore=shutil.ignore_patterns(PROGRAMS))  # with the log
     ended = mmap.mmap(-1, mmap.PAGESIZE)
 
     def body(begin: Callable[[], None]) -> None:
-        with powered(copy) as host:
+        if command is None:
             begin()
-            command(host)
+        with powered(copy) as host:
+            if command is not None:
+                begin()
+                command(host)
             ended[0] = 1
 
     found = set()
@@ -149,7 +163,7 @@ def _erase(folder: str, command: Callable[[Host], None], stride: int, *, left: s
         shutil.rmtree(copy)
         if not killed:
             break
-    assert found == {True, False}
+    assert found == ({False} if command is None else {True, False})
 
 
 def _residue(folder: Path) -> list[str]:
