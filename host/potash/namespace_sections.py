@@ -22,6 +22,9 @@ from potash_device.media.shapes import (
     WriteAreas,
 )
 
+MOST_CONTROLLERS = 16
+"""Controllers of a drive."""
+
 MOST_ZONES = 1 << 20
 """Zones that can be active or open at once; a namespace with fewer has no limit then."""
 MOST_SECONDS = 10**9
@@ -71,12 +74,16 @@ class NamespaceSection:
         page="zones.md#limits")
     ana_group: int | None = key(kinds.count(1, MOST_NAMESPACES), None, "",
         "Its group, of a drive with asymmetric namespace access (default: 1).", page="ana.md")
+    private: int | None = key(kinds.count(0, MOST_CONTROLLERS - 1), None, "",
+        "The only controller that it is attached to, of a drive with several (default: all share "
+        "it).", page="controllers.md")
     # fmt: on
 
     @property
     def shape(self) -> NamespaceShape:
         """The namespace, as the drive takes it. Raises ValueError for an invalid one."""
-        return self._shape._replace(ana_group=self.ana_group or 1)
+        controllers = () if self.private is None else (self.private,)
+        return self._shape._replace(ana_group=self.ana_group or 1, controllers=controllers)
 
     @property
     def _shape(self) -> NamespaceShape:
@@ -100,7 +107,8 @@ class NamespaceSection:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A namespace from SIZE[:BLOCK[+METADATA[:TYPE]]]. Raises ValueError."""
+        """A namespace from SIZE[:BLOCK[+METADATA[:TYPE]]][:private=N]. Raises ValueError."""
+        text, private = _private(text)
         size, colon, described = text.partition(":")
         blocks, _, protection = described.partition(":")
         block, _, metadata = blocks.partition("+")
@@ -115,7 +123,11 @@ class NamespaceSection:
             )
         block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
         return cls(
-            Size(block_size).parse(size), block_size, int(metadata or 0), int(protection or 0)
+            Size(block_size).parse(size),
+            block_size,
+            int(metadata or 0),
+            int(protection or 0),
+            private=private,
         )
 
     @classmethod
@@ -126,11 +138,11 @@ class NamespaceSection:
         if len(rest) > 2:
             raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
         shape = NamespaceShape.zoned(size, zone or DEFAULT_ZONE_SIZE, capacity)
-        given = {}
+        given, names = {}, (*OF_ZONES, "private")
         for pair in pairs:
             name, _, value = pair.partition("=")
-            if name not in OF_ZONES:
-                raise ValueError(f"{pair!r} is not KEY=VALUE with a key of {', '.join(OF_ZONES)}")
+            if name not in names:
+                raise ValueError(f"{pair!r} is not KEY=VALUE with a key of {', '.join(names)}")
             literal = {"true": True, "false": False}.get(value, value)
             try:
                 given[name] = kinds.keys(cls)[name].kind.read(
@@ -141,3 +153,14 @@ class NamespaceSection:
         section = cls(size, zone_size=shape.zone_size, zone_capacity=shape.zone_capacity, **given)
         _ = section.shape
         return section
+
+
+def _private(text: str) -> tuple[str, int | None]:
+    """A description of a namespace without its end `:private=N`, and that number. Raises
+    ValueError."""
+    described, found, number = text.rpartition(":private=")
+    if not found:
+        return text, None
+    if not number.isdecimal() or int(number) >= MOST_CONTROLLERS:
+        raise ValueError(f"{text!r}: a controller is 0 to {MOST_CONTROLLERS - 1}")
+    return described, int(number)

@@ -402,10 +402,10 @@ class SectionsOption(NamedTuple):
 SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
     "namespaces": SectionsOption(
         "--namespace",
-        Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]]", NamespaceSection.parse),
+        Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]][:private=N]", NamespaceSection.parse),
         "A namespace for a new drive: its size, block size (512 or 4096, the default), bytes of "
-        "metadata of each block (8, 16 or 64) and type of protection information (1, 2 or 3); may "
-        "be repeated. The media store it.",
+        "metadata of each block (8, 16 or 64) and type of protection information (1, 2 or 3), and "
+        "the only controller that it is attached to; may be repeated. The media store it.",
     ),
     "size": SectionsOption(
         "--size",
@@ -418,8 +418,8 @@ SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
         Parsed("SIZE[:ZONE[:CAPACITY]][,KEY=VALUE…]", NamespaceSection.parse_zoned),
         "A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
         f"default: {human(DEFAULT_ZONE_SIZE)}), and how much of each zone can be written "
-        f"(default: all), and keys of its section: {', '.join(OF_ZONES)}; may be repeated. It "
-        "follows those of --namespace. The media store it.",
+        f"(default: all), and keys of its section: {', '.join(OF_ZONES)}, private; may be "
+        "repeated. It follows those of --namespace. The media store it.",
     ),
     "zrwa": SectionsOption(
         "--zrwa",

@@ -111,3 +111,32 @@ def test_sockets_are_listed_in_a_configuration(
         f"socket = [{json.dumps(str(tmp_path / 'a'))}, {json.dumps(str(tmp_path / 'b'))}]"
         in printed
     )
+
+
+def test_a_private_namespace_is_attached_to_its_controller_alone(tmp_path: Path) -> None:
+    namespaces = ["1M", "2M:512:private=1", "3M:private=0"]
+    for _ in range(2):  # the second time as the media have it
+        with booted_device(
+            controllers=2, options=[f"--namespace={each}" for each in namespaces], media=tmp_path
+        ) as device:
+            first, second = device.controllers
+            assert (first.active_namespaces(), second.active_namespaces()) == ([1, 3], [1, 2])
+            shared = [each.identify_data(0, nsid)[30] for each, nsid in ((first, 1), (second, 2))]
+            assert shared == [1, 0]
+        namespaces = []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--namespace=1M:private=1"], "private=1 is for a drive with a controller 1"),
+        (["--namespace=1M:private=16"], "a controller is 0 to 15"),
+        (["--namespace=1M:private="], "a controller is 0 to 15"),
+        (["--zoned-namespace=256M,private=3"], "private=3 is for a drive with a controller 3"),
+    ],
+)
+def test_private_namespaces_of_controllers_that_are_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    assert run_app(["serve", f"--socket={tmp_path / 'a'}", *options]) == 2
+    assert reason in capsys.readouterr().err

@@ -24,6 +24,7 @@ from potash_device.pcie.config_space import PciIdentity
 from potash_device.pcie.peers import Peers
 from potash_device.settings import BoardSettings
 from potash_device.storage import Storage
+from potash_device.trace import Trace
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.loop import Rpu
@@ -166,10 +167,12 @@ class Host:
         peers: Peers | None = None,
         window: int = 0,
         shapes: Mapping[int, NamespaceShape] | None = None,
+        controllers: int = 1,
     ) -> None:
         """`shapes` are those of namespaces that are not plain blocks. `memory_bar` is the identifier
         of a memory namespace of `drive` that is in BAR 4. Memory is reached `by_messages` where it
-        is not mapped. With `window` it is in windows of so many bytes."""
+        is not mapped. With `window` it is in windows of so many bytes. The subsystem has so many `controllers`;
+        `support.controllers` has the hosts of the others."""
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
         self.memory = SealedMemory(memory)
@@ -205,8 +208,12 @@ class Host:
                 self.media, self.flash, cast(MediaExecutor, self.executor), self.sidecar, drive
             ),
         )
+        self.boards = [self.board]
+        for _ in range(1, controllers):
+            settings_of_others = BoardSettings(identity or PciIdentity(), queue_pairs)
+            self.boards.append(Board(settings_of_others, self.board.storage, Trace()))
         self.rpu = Rpu(
-            self.board,
+            self.boards,
             RpuSettings() if settings is None else settings,
             self.buffers,
             clock=lambda: self.now,

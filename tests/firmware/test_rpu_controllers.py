@@ -1,0 +1,389 @@
+"""Several controllers of one NVM subsystem: what they share, and what is each one's own."""
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
+from support.controllers import controllers
+from support.nvme_host import CC, CSTS, DATA, NSSR, Host, Queue, SlowMedia
+
+WRITE, READ, FLUSH, FORMAT, SANITIZE = 0x01, 0x02, 0x00, 0x80, 0x84
+IDENTIFY, GET_LOG, SET_FEATURES, GET_FEATURES = 0x06, 0x02, 0x09, 0x0A
+ATTACHMENT, MANAGEMENT, EVENT_REQUEST = 0x15, 0x0D, 0x0C
+ATTACH, DETACH = 0, 1
+NAMESPACE_CHANGED = 2 | 0 << 8 | 4 << 16
+SHUT_DOWN = 4 << 20 | 6 << 16 | 1 << 14 | 6 << 4 | 1
+PAGE = 4096
+
+
+@pytest.fixture
+def pair() -> Iterator[list[Host]]:
+    with controllers(2, media={1: MemoryMedia.create(1 << 20)}) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def slow_pair() -> Iterator[list[Host]]:
+    """On media that always have to be waited for."""
+    with controllers(2, media={1: SlowMedia.create(1 << 20)}) as hosts:
+        yield hosts
+
+
+def queues(hosts: list[Host]) -> list[Queue]:
+    return [host.create_io_queue(1) for host in hosts]
+
+
+def write(host: Host, queue: Queue, content: bytes, lba: int = 0) -> int:
+    host.put(content.ljust(PAGE, b"\0"))
+    return host.command(queue, WRITE, nsid=1, cdws=(lba, 0, 0)).status
+
+
+def read(host: Host, queue: Queue, lba: int = 0) -> bytes:
+    host.put(bytes(PAGE))
+    assert host.command(queue, READ, nsid=1, cdws=(lba, 0, 0)).status == 0
+    return host.data(PAGE)
+
+
+def active(host: Host) -> list[int]:
+    """The active namespaces (CNS 02h)."""
+    assert host.command(host.admin, IDENTIFY, cdws=(2,)).status == 0
+    return [nsid for nsid in struct.unpack("<1024I", host.data(PAGE)) if nsid]
+
+
+def attached(host: Host, nsid: int = 1) -> list[int]:
+    """The controllers that a namespace is attached to (CNS 12h)."""
+    assert host.command(host.admin, IDENTIFY, nsid=nsid, cdws=(0x12,)).status == 0
+    count, *identifiers = struct.unpack_from("<H16H", host.data(PAGE))
+    return list(identifiers[:count])
+
+
+def attach(host: Host, *identifiers: int, nsid: int = 1, sel: int = ATTACH) -> int:
+    """Namespace Attachment with a controller list; the status."""
+    host.put(
+        struct.pack(f"<H{len(identifiers)}H", len(identifiers), *identifiers).ljust(PAGE, b"\0")
+    )
+    return host.command(host.admin, ATTACHMENT, nsid=nsid, cdws=(sel,)).status
+
+
+def changed(host: Host) -> list[int]:
+    """The Changed Namespace List log page, which reading clears."""
+    assert host.command(host.admin, GET_LOG, cdws=(1023 << 16 | 4,)).status == 0
+    return [nsid for nsid in struct.unpack("<1024I", host.data(PAGE)) if nsid]
+
+
+def watch(host: Host) -> None:
+    """Have one event request wait."""
+    host.place(host.admin, EVENT_REQUEST, 0x99)
+    host.ring(host.admin)
+    host.service()
+
+
+# Isolation.
+
+
+def test_reads_and_writes_of_the_same_blocks_are_seen_by_both(pair: list[Host]) -> None:
+    (first, second), (one, two) = pair, queues(pair)
+    assert write(first, one, b"first", 3) == 0
+    assert read(second, two, 3)[:5] == b"first"
+    assert write(second, two, b"second", 3) == 0
+    assert read(first, one, 3)[:6] == b"second"
+
+
+def test_a_reset_of_one_ends_its_commands_alone(slow_pair: list[Host]) -> None:
+    (first, second), (one, two) = slow_pair, queues(slow_pair)
+    for host, queue in zip(slow_pair, (one, two), strict=True):
+        host.place(queue, READ, 7, nsid=1)
+        host.ring(queue)
+    first.service()
+    first.disable()
+    assert not first.ready and second.ready
+    first.executor.run_all()
+    first.service()
+    assert [(one.cid, one.status) for one in second.reap(two)] == [(7, 0)]
+    assert first.reap(one) == []
+    first.enable()
+    assert read(first, first.create_io_queue(1)) == bytes(PAGE)
+
+
+@pytest.mark.parametrize("how", ["disable", "function", "leaves", "failed"])
+def test_nothing_that_one_host_does_to_its_controller_disturbs_the_other(
+    pair: list[Host], how: str
+) -> None:
+    (first, second), (_, two) = pair, queues(pair)
+    watch(second)
+    match how:
+        case "disable":
+            first.disable()
+        case "function":
+            first.board.function_reset()
+        case "leaves":
+            first.board.detached()
+        case "failed":
+            first.space.unmap_all()
+            first.board.memory_changed()
+            first.ring(first.io[1])
+    first.service()
+    assert write(second, two, b"goes on") == 0
+    assert read(second, two)[:7] == b"goes on"
+    assert len(second.rpu.subsystem.outstanding[1]) == 1, "the event request still waits"
+    assert second.read32(CSTS) == 1
+
+
+def test_a_reset_of_one_waits_for_its_own_work_on_the_media_only(slow_pair: list[Host]) -> None:
+    (first, second), (_, two) = slow_pair, queues(slow_pair)
+    second.place(two, READ, 7, nsid=1)
+    second.ring(two)
+    second.service()
+    first.disable()
+    first.begin_enable()
+    first.service()
+    assert first.ready, "though the other's read is still under way"
+    first.executor.run_all()
+    second.service()
+    assert [each.cid for each in second.reap(two)] == [7]
+
+
+def test_a_bus_master_that_is_off_pauses_one_alone(slow_pair: list[Host]) -> None:
+    (first, second), (one, two) = slow_pair, queues(slow_pair)
+    first.place(one, READ, 7, nsid=1)
+    first.ring(one)
+    first.service()
+    first.master(False)
+    first.executor.run_all()
+    for number in range(3000):  # what is remembered of them is bounded
+        assert read(second, two, number % 4) == bytes(PAGE)
+    assert len(first.rpu.subsystem.scheduler.over) < 2000
+    assert first.reap(one) == []
+    first.master()
+    first.service()
+    assert [(each.cid, each.status) for each in first.reap(one)] == [(7, 0)]
+
+
+def test_one_queue_that_is_full_leaves_the_other_going(pair: list[Host]) -> None:
+    (first, second), (one, two) = pair, queues(pair)
+    for cid in range(15):  # no completion is ever taken
+        first.place(one, READ, cid, nsid=1)
+    first.ring(one)
+    first.service()
+    for lba in range(40):
+        assert write(second, two, b"%d" % lba, lba) == 0
+    assert len(first.reap(one)) == 15
+
+
+def test_identifiers_of_commands_and_aborts_are_each_controller_s(slow_pair: list[Host]) -> None:
+    (first, second), (one, two) = slow_pair, queues(slow_pair)
+    for host, queue in zip(slow_pair, (one, two), strict=True):
+        host.place(queue, WRITE, 7, nsid=1)
+        host.ring(queue)
+    first.service()
+    aborted = first.command(first.admin, 0x08, cdws=(7 << 16 | 1,), cid=3)
+    assert aborted.status == 0
+    first.executor.run_all()
+    second.service()
+    assert [(each.cid, each.status) for each in second.reap(two)] == [(7, 0)]
+
+
+def test_features_are_those_of_a_controller_or_of_a_namespace(pair: list[Host]) -> None:
+    first, second = pair
+    assert first.command(first.admin, SET_FEATURES, cdws=(1, 2)).status == 0  # arbitration
+    assert first.command(first.admin, SET_FEATURES, nsid=1, cdws=(0x84, 1)).status == 0  # protects
+    found = [host.command(host.admin, GET_FEATURES, cdws=(1,)).dw0 & 7 for host in pair]
+    assert found == [2, 4]
+    found = [host.command(host.admin, GET_FEATURES, nsid=1, cdws=(0x84,)).dw0 for host in pair]
+    assert found == [1, 1]
+    two = second.create_io_queue(1)
+    assert write(second, two, b"no") == 0x020, "Namespace is Write Protected"
+    first.disable()
+    assert write(second, two, b"no") == 0x020, "which outlives a reset of one"
+
+
+def test_error_logs_are_each_controller_s_and_numbers_are_the_drive_s(pair: list[Host]) -> None:
+    first, second = pair
+    for host in (first, second, first):
+        assert host.command(host.admin, 0x7F).status == 1  # Invalid Command Opcode
+    counts = []
+    for host in pair:
+        assert host.command(host.admin, GET_LOG, cdws=(1023 << 16 | 1,)).status == 0
+        data = host.data(PAGE)
+        entries = [struct.unpack_from("<Q", data, at)[0] for at in range(0, PAGE, 64)]
+        counts.append([number for number in entries if number])
+    assert counts == [[3, 1], [2]]
+
+
+# Namespaces.
+
+
+def test_a_namespace_is_detached_from_one_and_attached_again(pair: list[Host]) -> None:
+    (first, second), (one, two) = pair, queues(pair)
+    for host in pair:
+        assert host.command(host.admin, SET_FEATURES, cdws=(0x0B, 1 << 8)).status == 0
+        watch(host)
+    assert attached(first) == [0, 1]
+    assert attach(first, 1, sel=DETACH) == 0
+    events = second.reap(second.admin)
+    assert [(each.cid, each.dw0) for each in events] == [(0x99, NAMESPACE_CHANGED)]
+    assert attached(second) == attached(first) == [0]
+    assert (active(first), active(second)) == ([1], [])
+    assert second.command(two, READ, nsid=1).status == 0x002, "Invalid Field in Command"
+    assert read(first, one) == bytes(PAGE)
+    assert (changed(first), changed(second)) == ([], [1])
+    assert attach(first, 1, sel=DETACH) == 0x11A, "Namespace Not Attached"
+    assert attach(first, 0, 1) == 0x118, "Namespace Already Attached"
+    assert attach(second, 1) == 0
+    assert attached(first) == [0, 1] and read(second, two) == bytes(PAGE)
+
+
+@pytest.mark.parametrize("identifiers", [(2,), (0, 2), (1, 0), (0, 0), ()])
+def test_lists_of_controllers_that_are_invalid(
+    pair: list[Host], identifiers: tuple[int, ...]
+) -> None:
+    first, _ = pair
+    assert attach(first, *identifiers, sel=DETACH) == 0x11C
+    assert attached(first) == [0, 1]
+
+
+def test_commands_in_flight_of_a_controller_that_loses_a_namespace(slow_pair: list[Host]) -> None:
+    (first, second), (one, two) = slow_pair, queues(slow_pair)
+    for host, queue in zip(slow_pair, (one, two), strict=True):
+        host.put(b"A" * PAGE)
+        host.place(queue, WRITE, 7, nsid=1)
+        host.ring(queue)
+    first.service()
+    first.put(struct.pack("<HH", 1, 1).ljust(PAGE, b"\0"), DATA + PAGE)
+    first.place(first.admin, ATTACHMENT, 9, nsid=1, prp1=DATA + PAGE, cdws=(DETACH,))
+    first.ring(first.admin)
+    first.service()
+    assert first.reap(first.admin) == [], "it waits for what the media do"
+    first.executor.run_all()
+    first.service()
+    first.executor.run_all()
+    first.service()
+    assert [(each.cid, each.status) for each in first.reap(one)] == [(7, 0)]
+    assert [(each.cid, each.status) for each in second.reap(two)] == [(7, 0)]
+    assert [(each.cid, each.status) for each in first.reap(first.admin)] == [(9, 0)]
+    assert write(first, one, b"B") == 0
+    assert second.command(two, WRITE, nsid=1).status != 0
+
+
+def test_private_namespaces_are_one_controller_s() -> None:
+    shapes = {
+        1: NamespaceShape(1 << 20, controllers=(1,)),
+        2: NamespaceShape(1 << 20),
+    }
+    media = {nsid: MemoryMedia.create(1 << 20) for nsid in shapes}
+    with controllers(2, media=media, shapes=shapes) as (first, second):
+        assert (active(first), active(second)) == ([2], [1, 2])
+        assert first.command(first.admin, IDENTIFY, nsid=1, cdws=(0x11,)).status == 0
+        assert first.data(PAGE)[30] == 0, "NMIC"
+        assert attach(first, 0) == 0x119, "Namespace Is Private"
+        assert attach(second, 1, sel=DETACH) == 0
+        assert attach(first, 0) == 0 and active(first) == [1, 2] and active(second) == [2]
+
+
+def test_namespaces_that_a_host_makes_are_private_or_shared() -> None:
+    drive = Drive.open(None, (NamespaceShape(1 << 20),), capacity=8 << 20)
+    with controllers(2, drive=drive) as (first, second):
+        for nmic in (0, 1):
+            first.put(struct.pack("<QQ", 64, 64).ljust(30, b"\0") + bytes([nmic]) + bytes(PAGE))
+            made = first.command(first.admin, MANAGEMENT, cdws=(0,))
+            assert (made.status, made.dw0) == (0, 2 + nmic)
+        assert attach(first, 0, 1, nsid=2) == 0x119
+        assert attach(first, 0, 1, nsid=3) == 0
+        assert (active(first), active(second)) == ([1, 3], [1, 3])
+        assert second.command(second.admin, MANAGEMENT, nsid=3, cdws=(1,)).status == 0
+        assert (changed(first), changed(second)) == ([3], [3])
+
+
+def test_a_format_keeps_both_controllers_from_the_blocks(slow_pair: list[Host]) -> None:
+    (first, second), (_, two) = slow_pair, queues(slow_pair)
+    assert write(second, two, b"before") == 0
+    second.place(two, WRITE, 8, nsid=1)
+    second.ring(two)
+    second.service()
+    first.place(first.admin, FORMAT, 9, nsid=1)
+    first.ring(first.admin)
+    first.service()
+    second.place(two, READ, 10, nsid=1)
+    second.ring(two)
+    second.service()
+    while first.executor.waiting:
+        first.executor.run_all()
+        first.service()
+    assert [(each.cid, each.status) for each in first.reap(first.admin)] == [(9, 0)]
+    ended = {each.cid: each.status for each in second.reap(two)}
+    assert ended == {8: 0, 10: 0x084}, "Format In Progress"
+    assert read(second, two) == bytes(PAGE) and changed(second) == [1] == changed(first)
+
+
+def test_a_sanitize_operation_restricts_both_and_both_learn_of_its_end(pair: list[Host]) -> None:
+    (first, second), (_, two) = pair, queues(pair)
+    assert write(second, two, b"before") == 0
+    watch(second)
+    first.place(first.admin, SANITIZE, 9, cdws=(2,))
+    first.ring(first.admin)
+    first.service()
+    second.place(two, READ, 10, nsid=1)
+    second.ring(two)
+    second.service()
+    while first.executor.waiting:
+        first.executor.run_all()
+        first.service()
+    assert [each.status for each in second.reap(two)] == [0x01D], "Sanitize In Progress"
+    assert [each.dw0 >> 16 & 0xFF for each in second.reap(second.admin)] == [0x81]
+    assert read(second, two) == bytes(PAGE)
+
+
+# Resets of the subsystem, shutdowns, and what outlives them.
+
+
+def test_a_reset_of_the_subsystem_resets_every_controller(pair: list[Host]) -> None:
+    first, second = pair
+    second.write32(NSSR, 0x4E56_4D65)
+    second.service()
+    for host in pair:
+        assert host.read32(CSTS) == 1 << 4 and host.read32(CC) == 0  # CSTS.NSSRO
+        host.enable()
+    assert [first.command(first.admin, IDENTIFY, cdws=(1,)).status for _ in pair] == [0, 0]
+
+
+def test_a_drive_is_shut_down_with_its_last_controller(pair: list[Host]) -> None:
+    def shut_down() -> object:
+        return pair[0].sidecar._sections.get("shutdown")
+
+    for number, host in enumerate(pair):
+        host.write32(CC, SHUT_DOWN)
+        host.service()
+        host.executor.run_all()
+        host.service()
+        assert host.read32(CSTS) == 2 << 2 | 1
+        assert shut_down() == (number == 1)
+
+
+def test_the_other_goes_on_while_one_is_shut_down(pair: list[Host]) -> None:
+    (first, second), (_, two) = pair, queues(pair)
+    first.write32(CC, SHUT_DOWN)
+    first.service()
+    first.executor.run_all()
+    assert write(second, two, b"goes on") == 0
+    first.service()
+    assert first.read32(CSTS) == 2 << 2 | 1 and second.read32(CSTS) == 1
+
+
+def test_a_firmware_image_becomes_active_for_both(pair: list[Host]) -> None:
+    first, second = pair
+    subsystem = first.rpu.subsystem
+    subsystem.firmware.next = 1
+    second.disable()
+    assert subsystem.firmware.next is None, "at the reset of either"
+
+
+def test_counters_of_data_are_the_drive_s(pair: list[Host]) -> None:
+    (first, second), (one, two) = pair, queues(pair)
+    for host, queue in ((first, one), (second, two)):
+        read(host, queue)
+    assert first.rpu.subsystem.health.reads == 2
+    assert [each.statistics.reads.count for each in first.rpu.subsystem.controllers] == [1, 1]
