@@ -125,6 +125,8 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
     nsid: U32 = 0
     """0 for any."""
     status: U16 = 0
+    controller: U16 = 0
+    """The controller's identifier and 1; 0 for any."""
     lba: Annotated[U64, At(16)] = 0
     blocks: U64 = 0
     """0 for all."""

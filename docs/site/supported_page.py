@@ -65,7 +65,7 @@ IF_PLACED = "with `--fdp`"
 IF_CALLED = "with an FTL of an extension"
 IF_OCP = "with `--ocp`"
 IF_PART = {
-    "ana": "with `--ana`",
+    "ana": "with several controllers, or `--ana`",
     "ocp": IF_OCP,
     "placement": IF_PLACED,
     "upcalls": IF_CALLED,

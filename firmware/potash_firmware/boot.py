@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -38,7 +39,7 @@ from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
 from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
-from potash_firmware.status import StatusSocket, snapshot
+from potash_firmware.status import StatusSocket, access_groups, snapshot
 from potash_firmware.waiting import READ, WRITE, Pollable, Waiting, earliest
 from pyvfio_user.device import failure_of
 from pyvfio_user.dma_messages import UNANSWERED
@@ -303,9 +304,11 @@ class Device:
             self._keep_apu()
         if self._status is not None and self._status.fileno() in ready:
             self._status.answer(lambda: snapshot(self))
-        for control, access in zip(self._controls, self.rpu.subsystem.accesses, strict=False):
-            if control.fileno() in ready:
-                control.answer(access.change)
+        for control, controller in zip(
+            self._controls, self.rpu.subsystem.controllers, strict=False
+        ):
+            if control.fileno() in ready and controller.ana is not None:
+                control.answer(controller.ana.change, partial(access_groups, [controller]))
                 self._busy = True
         return wake in ready
 

@@ -1,19 +1,21 @@
-"""The control socket of a running device, by which its user changes the states of asymmetric
-namespace access.
+"""The control socket of a running device's controller, by which its user changes and reads the
+states of asymmetric namespace access.
 
-A request is a datagram, and so is its answer: an error, empty where there is none. A client binds
-its socket to get it, and is never waited for. Only the device's user can send to the socket.
+A request is a datagram, empty to change nothing, and so is its answer. A client binds its socket to
+get it, and is never waited for. Only the device's user can send to the socket.
 """
 
+import json
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, NamedTuple, Self
 
 from nvme_spec.asymmetric_access import AccessState
 from potash_device.saved import decode
+from potash_firmware.snapshot import AccessGroup
 from potash_wire.records import U32, Range
 from pyvfio_user.socket_path import bind, unlink
 
@@ -23,7 +25,8 @@ SUFFIX = ".control"
 """Suffix of the control socket, after the path of the device's socket."""
 
 LONGEST = 4096
-"""Bytes of a request, and of an answer."""
+"""Bytes of a request."""
+LONGEST_ANSWER = 64 << 10
 
 AT_ONCE = 8
 """Requests that are answered before the device goes on."""
@@ -57,20 +60,27 @@ class ControlSocket:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def answer(self, change: Callable[[int, int, float], None]) -> None:
-        """Carry out the requests that have come, by `change`, which may raise ValueError."""
+    def answer(
+        self,
+        change: Callable[[int, int, float], None],
+        groups: Callable[[], Sequence[AccessGroup]],
+    ) -> None:
+        """Carry out the requests that have come, by `change`, which may raise ValueError, and give
+        the `groups`."""
         for _ in range(AT_ONCE):
             try:
                 data, client = self._socket.recvfrom(LONGEST)
             except OSError:
                 return
-            answer = ""
+            why = ""
             try:
-                request = decode(AccessChange, data, LONGEST)
-                change(request.group, request.state, request.transition * MICROSECOND)
-                log.info("ANA group %d: %s", request.group, AccessState(request.state).name)
+                if data:
+                    request = decode(AccessChange, data, LONGEST)
+                    change(request.group, request.state, request.transition * MICROSECOND)
+                    log.info("ANA group %d: %s", request.group, AccessState(request.state).name)
             except ValueError as error:
-                answer = str(error)
+                why = str(error)
             if client:  # else it has no address
+                answer = json.dumps({"error": why[:LONGEST], "groups": groups()}).encode()
                 with suppress(OSError):  # it is gone, or does not read its answers
-                    self._socket.sendto(answer.encode()[:LONGEST], client)
+                    self._socket.sendto(answer, client)

@@ -54,8 +54,9 @@ class Queue(TypedDict):
 
 
 class AccessGroup(TypedDict):
-    """A group of namespaces with one state of asymmetric access (ANA)."""
+    """The access of a controller to a group of namespaces (ANA)."""
 
+    controller: Annotated[Count, "The controller's identifier."]
     group: Annotated[Positive, "The group's identifier."]
     state: Annotated[
         str,
@@ -352,6 +353,6 @@ class Snapshot(TypedDict):
     ]
     access_groups: Annotated[
         Sequence[AccessGroup],
-        "The groups of asymmetric namespace access with attached namespaces; none without --ana.",
+        "The access of each controller to the groups with attached namespaces; none without ANA.",
     ]
     log: Annotated[Sequence[LogLine], "The last lines that the device's process logged."]

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, Self
 
 from csd_spec.status import StatusId
@@ -188,17 +188,25 @@ def snapshot(device: Running) -> reported.Snapshot:
             )
             for counted in (core.placement.counters if core.placement else ())
         ],
-        access_groups=[
-            reported.AccessGroup(
-                group=group.anagrpid,
-                state=group.state.name.lower().replace("_", "-"),
-                changes=group.changes,
-                namespaces=list(group.nsids),
-            )
-            for group in (core.ana.listed() if core.ana else ())
-        ],
+        access_groups=access_groups(rpu.subsystem.controllers),
         log=[],
     )
+
+
+def access_groups(controllers: Iterable[Controller]) -> list[reported.AccessGroup]:
+    """The access of these controllers to groups of namespaces, where they have groups."""
+    return [
+        reported.AccessGroup(
+            controller=controller.identifier,
+            group=group.anagrpid,
+            state=group.state.name.lower().replace("_", "-"),
+            changes=group.changes,
+            namespaces=list(group.nsids),
+        )
+        for controller in controllers
+        if controller.ana is not None
+        for group in controller.ana.listed()
+    ]
 
 
 def _modelled(core: Controller, holding: Holding | None) -> reported.ModelledTime | None:

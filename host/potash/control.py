@@ -1,16 +1,20 @@
 """Requests to a running device, at its control socket (`potash_firmware.control`)."""
 
 import errno
+import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from nvme_spec.asymmetric_access import AccessState
 from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk.errors import DeviceNotFound, PotashError
 from potash.sdk.faults import ACCESS_STATES
 from potash_device.saved import encode
-from potash_firmware.control import LONGEST, SUFFIX, AccessChange
+from potash_firmware.control import LONGEST_ANSWER, SUFFIX, AccessChange
+from potash_firmware.snapshot import AccessGroup
 
 MICROSECONDS = 1e6
 
@@ -37,18 +41,29 @@ def change_access(
 
     Raises DeviceNotFound, and PotashError for a device that refuses.
     """
-    served = os.fspath(device).removeprefix(VFIO_USER_SCHEME)
     wanted = state if isinstance(state, AccessState) else ACCESS_STATES.get(state)
     if wanted is None or wanted is AccessState.CHANGE:
         raise PotashError(f"{state} is not an ANA state: {', '.join(ACCESS_STATES)}")
-    request = encode(AccessChange(group, wanted, round(transition * MICROSECONDS)))
+    _ask(device, encode(AccessChange(group, wanted, round(transition * MICROSECONDS))), timeout)
+
+
+def access_groups(
+    device: str | os.PathLike[str], *, timeout: float = TIMEOUT
+) -> Sequence[AccessGroup]:
+    """The access of a running device's controller to groups of namespaces. Raises DeviceNotFound,
+    and PotashError for a device without groups."""
+    return _ask(device, b"", timeout)
+
+
+def _ask(device: str | os.PathLike[str], request: bytes, timeout: float) -> Sequence[AccessGroup]:
+    served = os.fspath(device).removeprefix(VFIO_USER_SCHEME)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         client.settimeout(timeout)
         client.bind("")  # Linux chooses an abstract address for the answer
         try:
             client.connect(served + SUFFIX)
             client.send(request)
-            answer = client.recv(LONGEST)
+            answer = json.loads(client.recv(LONGEST_ANSWER))
         except TimeoutError:
             raise PotashError(f"{served}: the device does not answer") from None
         except OSError as error:
@@ -59,5 +74,6 @@ def change_access(
             raise DeviceNotFound(
                 f"no device can be asked at {served}: {error.strerror or error}"
             ) from None
-    if answer:
-        raise PotashError(answer.decode(errors="replace"))
+    if answer["error"]:
+        raise PotashError(answer["error"])
+    return cast(Sequence[AccessGroup], answer["groups"])

@@ -151,8 +151,9 @@ class DeviceSection:
         "Log pages of the Open Compute Project, which `nvme ocp` reads: extended SMART and the "
         "latency monitor of a drive with --time modelled.",
         page="admin.md#log-pages-of-the-open-compute-project", guest=True)
-    ana: bool = key(kinds.FLAG, False, "--ana/--no-ana",
-        "Report asymmetric namespace access (ANA), whose states potash ana changes.",
+    ana: bool | None = key(kinds.FLAG, None, "--ana/--no-ana",
+        "Report asymmetric namespace access (ANA), whose states potash ana changes (default: for a "
+        "drive with several controllers).",
         page="ana.md", guest=True)
     append_limit: str | None = key(kinds.choice(APPEND_LIMITS), None, "--append-limit",
         "Maximum size of a Zone Append (ZASL; default: that of any transfer).",

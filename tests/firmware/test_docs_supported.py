@@ -16,7 +16,7 @@ GET_LOG, GET_FEATURES, DOORBELL_BUFFERS = 2, 0xA, 0x7C
 INVALID_OPCODE, INVALID_FIELD, INVALID_LOG_PAGE = 0x001, 0x002, 0x109
 CONDITIONS = {
     "with `--allow-faults`", "with `--clock stepped`", "with `--fdp`", "with `--ocp`", "with `--power-states`", "with `--hmb`",
-    "with `--ana`",
+    "with several controllers, or `--ana`",
     "with memory namespaces",
     "with compute namespaces", "with zoned namespaces", "with an FTL of an extension",
     "with key value namespaces",

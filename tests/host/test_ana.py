@@ -12,11 +12,12 @@ import pytest
 
 from nvme_spec.status import Status
 from potash.cli.app import run_app
-from potash.control import change_access
+from potash.control import access_groups, change_access
+from potash.observing.status import ask, status_socket
 from potash.sdk import CommandFailed, PotashError, faults
 from potash.sdk.errors import DeviceNotFound, InvalidRequest
 from potash.testing.booting import BootedDevice, booted_device
-from potash_firmware.control import LONGEST
+from potash_firmware.control import LONGEST, LONGEST_ANSWER
 from support.docs import shell_blocks
 from support.shell import commands
 
@@ -44,7 +45,13 @@ def test_states_change_while_a_client_is_attached(capsys: pytest.CaptureFixture[
         assert status(device) == 0
         assert run_app(["ana", "set", place, "inaccessible"]) == 0
         assert status(device) == INACCESSIBLE
-        group = {"group": 1, "state": "inaccessible", "changes": 1, "namespaces": [1]}
+        group = {
+            "controller": 0,
+            "group": 1,
+            "state": "inaccessible",
+            "changes": 1,
+            "namespaces": [1],
+        }
         assert shown(device, capsys) == [group]
         assert run_app(["ana", "show", f"vfio-user:{place}"]) == 0
         assert capsys.readouterr().out == "group 1: inaccessible (namespaces 1; 1 changes)\n"
@@ -63,13 +70,13 @@ def test_states_change_while_a_client_is_attached(capsys: pytest.CaptureFixture[
 
 def test_the_commands_of_the_page_work(capsys: pytest.CaptureFixture[str]) -> None:
     (block, *_) = [block for block in shell_blocks() if block.page == "docs/ana.md"]
-    with booted_device(ana=True) as device:
+    with booted_device(controllers=2) as device:
+        places = dict(zip(("/tmp/a.sock", "/tmp/b.sock"), map(str, device.sockets), strict=True))
         for words in commands(block.script):
             if words[1] == "ana":
-                found = [str(device.socket) if word == "/tmp/a.sock" else word for word in words]
-                assert run_app(found[1:]) == 0
+                assert run_app([places.get(word, word) for word in words[1:]]) == 0
         capsys.readouterr()
-        assert shown(device, capsys)[0]["state"] in ("change", "optimized")
+        assert shown(device, capsys)[0]["state"] == "inaccessible"
 
 
 def test_a_request_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -105,9 +112,9 @@ def test_the_control_socket_takes_any_datagram() -> None:
         for request in (b"", b"{}", b"[", b"[1]", b"[1,5]", b"[1,3,-1]", b"[[[[[[[[[[[[[[[[[[[[",
                         b'["1",3]', b"[0,1]", os.urandom(LONGEST), bytes(LONGEST + 9)):  # fmt: skip
             client.send(request)
-            assert client.recv(LONGEST), request
+            assert bool(json.loads(client.recv(LONGEST_ANSWER))["error"]) is bool(request), request
         client.send(b"[1,1]")
-        assert client.recv(LONGEST) == b""
+        assert json.loads(client.recv(LONGEST_ANSWER))["error"] == ""
         assert status(device) == 0
 
 
@@ -143,3 +150,30 @@ def test_the_log_page_is_the_standards() -> None:
         cdw10 = 15 << 16 | 0x0C
         page = device.admin(2, nsid=0xFFFF_FFFF, cdw10=cdw10, data_in_length=64).data
         assert struct.unpack_from("<QH6xIIQB15xI", page) == (0, 1, 1, 1, 0, 1, 1)
+
+
+def test_each_controller_has_an_access_of_its_own() -> None:
+    with booted_device(controllers=2, faults=["ana inaccessible group=1 controller=1"]) as device:
+        first, second = device.controllers
+        first.read(0, 1)
+        with pytest.raises(CommandFailed) as caught:
+            second.read(0, 1)
+        assert caught.value.status == INACCESSIBLE
+        device.change_access("non-optimized")
+        states = [
+            [(group["controller"], group["state"]) for group in access_groups(socket)]
+            for socket in device.sockets
+        ]
+        assert states == [[(0, "non-optimized")], [(1, "inaccessible")]]
+        every = ask(status_socket(str(device.socket)))["access_groups"]
+        assert [group["controller"] for group in every] == [0, 1]
+        device.change_access("optimized", controller=1)
+        second.read(0, 1)
+        device.change_access("inaccessible")
+        second.read(0, 1)
+        device.add_fault("io any status=INTERNAL_ERROR controller=1 dnr count=1")
+        with pytest.raises(CommandFailed):
+            second.read(0, 1)
+        assert status(device) == INACCESSIBLE
+    with booted_device(controllers=2, ana=False) as device, pytest.raises(PotashError):
+        device.change_access("optimized")

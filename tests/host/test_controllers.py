@@ -37,8 +37,8 @@ def test_each_controller_has_its_identifier_and_both_are_of_one_subsystem(
     first, second = (each.identify() for each in device.controllers)
     assert (first.cntlid, second.cntlid) == (0, 1)
     assert first.subnqn == second.subnqn and first.sn == second.sn
-    # There are several ports, and several controllers (Base 2.0, figure 275, CMIC).
-    assert first.cmic == second.cmic == 0b11
+    # There are several ports, several controllers and ANA (Base 2.0, figure 275, CMIC).
+    assert first.cmic == second.cmic == 0b1011
     for each in device.controllers:
         assert identifiers(each, CONTROLLERS) == [0, 1]
         assert identifiers(each, ATTACHED_CONTROLLERS, 1) == [0, 1]

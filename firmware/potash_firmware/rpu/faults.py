@@ -175,7 +175,9 @@ class Faults:
             self._end_apu()
         if of_access and fault.delay:
             due = self._deadlines.clock.now() + fault.delay * 1000
-            self._deadlines.call(due, partial(self._change_access, armed, self._accesses[0]))
+            chosen = fault.controller
+            accesses = self._accesses[chosen - 1 : chosen] if chosen else self._accesses
+            self._deadlines.call(due, partial(self._change_access, armed, accesses))
         return armed.fault.identifier
 
     def clear(self, identifier: int = ALL_FAULTS) -> None:
@@ -279,11 +281,14 @@ class Faults:
     def triggered(self, command: Command, controller: int) -> list[Fault]:
         """The faults that a command of a controller triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
+        candidates = tuple(
+            armed for armed in candidates if armed.fault.controller in (0, controller + 1)
+        )
         for armed in candidates:
             if armed.fault.kind is FaultKind.ACCESS_STATE:
                 access = self._accesses[controller]
                 if self._changes(armed.fault, command, access):
-                    self._change_access(armed, access)
+                    self._change_access(armed, [access])
         return [
             armed.fault
             for armed in candidates
@@ -317,6 +322,8 @@ class Faults:
             raise NvmeError(
                 Status.INVALID_FIELD, "the drive has no ANA groups; start it with --ana"
             )
+        if fault.controller > len(self._accesses):
+            raise NvmeError(Status.INVALID_FIELD, f"there is no controller {fault.controller - 1}")
         try:
             self._accesses[0].require(fault.group, fault.state, fault.transition * MICROSECOND)
         except ValueError as error:
@@ -331,19 +338,16 @@ class Faults:
             and access.state(fault.group) != fault.state
         )
 
-    def _change_access(self, armed: _Armed, access: "AsymmetricAccess") -> None:
+    def _change_access(self, armed: _Armed, accesses: "Iterable[AsymmetricAccess]") -> None:
         if not self.triggers(armed):
             return
         fault = armed.fault
-        try:
-            access.change(
-                fault.group,
-                fault.state,
-                fault.transition * MICROSECOND,
-                fault.lasting * MICROSECOND,
-            )
-        except ValueError as error:  # of persistent loss nothing comes back
-            log.warning("fault %d: %s", fault.identifier, error)
+        transition, lasting = fault.transition * MICROSECOND, fault.lasting * MICROSECOND
+        for access in accesses:
+            try:
+                access.change(fault.group, fault.state, transition, lasting)
+            except ValueError as error:  # of persistent loss nothing comes back
+                log.warning("fault %d: %s", fault.identifier, error)
 
     def _end_apu_if_armed(self, *, at_start: bool) -> None:
         for armed in self.io:

@@ -11,13 +11,15 @@ A line is the fault's kind, and words for the rest:
 
     io OPCODE | admin OPCODE    status=NAME [dnr] | delay=TIME | lost
                                 [queue=N] [nsid=N] [lba=FIRST..LAST | lba=FIRST+COUNT]
+                                [controller=N]
     media read|write|any        [delay=TIME] [nsid=N] [lba=...]
     interrupt                   [vector=N]
     apu                         [at=now|start|job]
     zone reset|finish           [nsid=N] [lba=...]
     reachability
     flash program               [count=N]
-    ana STATE                   [group=N] [at=TIME] [for=TIME] [transition=TIME]
+    ana STATE                   [group=N] [controller=N] [at=TIME] [for=TIME]
+                                [transition=TIME]
 
 each but reachability, zone and flash with [count=N] [after=N]. A device that was not started with
 `potash serve --allow-faults` refuses them: CommandFailed (Invalid Command Opcode). The commands are
@@ -172,6 +174,8 @@ def describe(fault: Fault) -> str:
         words.append(f"nsid={fault.nsid}")
     if fault.blocks:
         words.append(f"lba={fault.lba}..{fault.lba + fault.blocks - 1}")
+    if fault.controller:
+        words.append(f"controller={fault.controller - 1}")
     if fault.times != (1 if fault.kind in _ONCE else 0):
         words.append(f"count={fault.times}")
     if fault.after:
@@ -201,6 +205,7 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
                 FaultKind.ACCESS_STATE,
                 state=_chosen(ACCESS_STATES, head[1], "an ANA state"),
                 group=_number(rest, "group", 1),
+                controller=_number(rest, "controller", -1) + 1,
                 delay=_time(rest, "at"),
                 transition=_time(rest, "transition"),
                 lasting=_time(rest, "for"),
@@ -227,7 +232,8 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
     rest.pop("lost", None)
     opcode = ANY if head[1] == "any" else _named(_OPCODES[what], head[1], "opcode")
     queue, kind = _number(rest, "queue", ANY), FaultKind[effects.pop().upper()]
-    return placed(kind, flags, opcode, queue, status=status, delay=delay)
+    controller = _number(rest, "controller", -1) + 1
+    return placed(kind, flags, opcode, queue, status=status, delay=delay, controller=controller)
 
 
 def _described(fault: Fault) -> Iterable[str]:

@@ -57,6 +57,7 @@ class BootedDevice(Device):
 
     Attributes:
         socket: path of its socket. This object is its only client.
+        sockets: paths of the sockets of all its controllers.
         process: the drive's process.
         controllers: a client of each controller of the drive; the first is this object.
     """
@@ -70,11 +71,13 @@ class BootedDevice(Device):
         *,
         timeout: float,
         others: Sequence[Device] = (),
+        sockets: Sequence[Path] = (),
     ) -> None:
         super().__init__(transport, timeout=timeout)
         self.controllers: tuple[Device, ...] = (self, *others)
         self.target = f"{VFIO_USER_SCHEME}{socket}"
         self.socket = socket
+        self.sockets = tuple(sockets) or (socket,)
         self.process = process
         self._owned = owned
 
@@ -96,11 +99,13 @@ class BootedDevice(Device):
         """The drive's faults, and how often each was triggered."""
         return sdk_faults.listed(self)
 
-    def change_access(self, state: str, *, group: int = 1, transition: float = 0.0) -> None:
-        """Change the state of the access to an ANA group: "optimized", "non-optimized",
+    def change_access(
+        self, state: str, *, group: int = 1, controller: int = 0, transition: float = 0.0
+    ) -> None:
+        """Change the state of a controller's access to an ANA group: "optimized", "non-optimized",
         "inaccessible" or "persistent-loss", after `transition` seconds in the Change state. Raises
         PotashError."""
-        change_access(self.socket, state, group=group, transition=transition)
+        change_access(self.sockets[controller], state, group=group, transition=transition)
 
     def clear_faults(self) -> None:
         """Clear all faults."""
@@ -144,7 +149,13 @@ def booted_device(
         others = [stack.enter_context(Device(each, timeout=timeout)) for each in more]
         owned = stack.pop_all()
     return BootedDevice(
-        transport, served.socket, served.process, owned, timeout=timeout, others=others
+        transport,
+        served.socket,
+        served.process,
+        owned,
+        timeout=timeout,
+        others=others,
+        sockets=served.sockets,
     )
 
 

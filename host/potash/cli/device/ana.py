@@ -5,7 +5,6 @@ import click
 from potash import control
 from potash.cli.device import reports
 from potash.cli.drive.common import json_option, say
-from potash.observing.status import ask, status_socket
 from potash.sdk.faults import ACCESS_STATES
 from potash.units import Real
 
@@ -14,8 +13,8 @@ from potash.units import Real
 def ana() -> None:
     """Change and show asymmetric namespace access (ANA).
 
-    DEVICE is the socket of potash serve (or vfio-user:SOCKET), of a drive that was started with
-    --ana. A guest or another client may be attached to it.
+    DEVICE is a socket of potash serve (or vfio-user:SOCKET), of a drive with --ana or several
+    controllers: the controller at that socket. A guest or another client may be attached to it.
     """
 
 
@@ -39,7 +38,7 @@ def set_(device: str, state: str, group: int, transition: float) -> None:
 @json_option(reports.AccessGroups)
 def show(device: str) -> None:
     """Show the groups, their states and their namespaces."""
-    groups = ask(status_socket(device))["access_groups"]
+    groups = control.access_groups(device)
     lines = [
         f"group {group['group']}: {group['state']} (namespaces "
         f"{', '.join(map(str, group['namespaces']))}; {group['changes']} changes)"

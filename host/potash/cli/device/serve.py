@@ -275,7 +275,7 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
             append_limit=parse_size(section.append_limit or "0"),
             power_states=section.power_states,
             ocp=section.ocp,
-            ana=section.ana,
+            ana=len(section.socket or ()) > 1 if section.ana is None else section.ana,
         ),
         accelerators=config.described_accelerators,
         engine=Engine(section.engine),
