@@ -54,6 +54,23 @@ def test_an_experiment_is_short_and_has_a_page(name: str) -> None:
     assert f"/{name}/README.md)" in (ROOT / "docs" / "papers.md").read_text()
 
 
+def test_suspension_takes_collection_out_of_the_tail() -> None:
+    rows = small("gc-tail")
+    found = values(rows, "us", "collection", "suspension", "percentile")
+    assert 5 < found["whole", "no", 99.9] / found["none", "no", 99.9] < 138
+    assert found["whole", "yes", 99.9] < found["none", "no", 99.9]
+    assert found["none", "yes", 99.9] < found["whole", "yes", 99.9]
+
+
+def test_a_finish_programs_the_rest_of_a_zone_or_of_a_narrow_superblock() -> None:
+    rows = small("zns-finish")
+    assert max(map(abs, deviations(rows, "amplification"))) < 0.15
+    found = values(rows, "amplification", "width", "occupancy")
+    assert found[16, 0.1] > 7 * found[1, 0.1] and found[16, 1.0] == found[1, 1.0] == 1
+    times = values([row for row in rows if row.get("occupancy") == 0.1], "read_ms", "width")
+    assert times[16] > 5 * times[1]
+
+
 def test_writes_are_slower_behind_the_end_of_an_slc_cache() -> None:
     rows = small("slc-cliff")
     found = values(rows, "bandwidth", "written")

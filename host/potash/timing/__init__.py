@@ -194,7 +194,7 @@ def precondition(
 
 
 def requests(
-    op: Op,
+    op: Op | NDArray[np.int64],
     first: NDArray[np.int64],
     count: int | NDArray[np.int64] = 1,
     time: int | NDArray[np.int64] = 0,
