@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import bench_page
 import config_page
 import draw
 import examples_page
@@ -18,6 +19,7 @@ import supported_page
 DOCS = Path(__file__).parents[1]
 
 GENERATED: dict[str, Callable[[], str | bytes]] = {
+    "bench.md": bench_page.page,
     "config.md": config_page.page,
     "examples.md": examples_page.page,
     "json.md": json_page.page,

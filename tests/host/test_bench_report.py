@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import bench_page
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import computational, programs, tables
+from potash.bench import (
+    computational,
+    drive_time,
+    everything,
+    generator,
+    guest,
+    models,
+    programs,
+    report,
+    starting,
+    tables,
+    vta,
+)
 from potash.bench.processors import Followed
-from potash.bench.report import Baseline, alone, document, paired, table
+from potash.bench.report import Baseline, Result, alone, document, paired, table
 from potash.cli.device.bench import bench
 from potash.schema import encode
+from potash.sdk.errors import PotashError
 from support.reports import check
 
 
@@ -129,3 +145,75 @@ def test_executions_are_measured_alone() -> None:
 
 def test_every_kernel_is_there_and_no_other() -> None:
     assert {path.stem for path in programs.FOLDER.glob("*.c")} == set(programs.NAMES)
+
+
+def test_a_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "SETTLED", 0.0)
+    only = ("--only", "help", "--only", "serve")
+    said = CliRunner().invoke(bench, ["start", *only, "--json", "--pairs", "1"])
+    report = json.loads(said.stdout)
+    check("bench start", report)
+    found = {(one["name"], one["metric"]): one["value"] for one in report["results"]}
+    assert found["help", "time"] > 0 and found["serve", "ready"] > 0
+    assert ("serve", "memory") in found or os.geteuid()
+
+
+def _measured(name: str) -> everything.Measure:
+    return lambda settings, progress: iter([alone(name, "time", "ms", [settings.pairs])])
+
+
+def _fails(*_: object) -> Iterator[Result]:
+    raise PotashError("there is no fio")
+
+
+def test_all_benchmarks_are_run_and_one_that_cannot_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    benchmarks = {"vta": _measured("C2"), "nvme --guest": _fails, "drive": _measured("simulate")}
+    monkeypatch.setattr(everything, "BENCHMARKS", benchmarks)
+    said = CliRunner().invoke(bench, ["all", "--json", "--pairs", "3"])
+    assert said.exit_code == 0
+    assert "nvme --guest is left out: there is no fio" in said.stderr
+    report = json.loads(said.stdout)
+    check("bench all", report)
+    assert [(one["name"], one["command"]) for one in report["benchmarks"]] == [
+        ("vta", "potash bench vta"),
+        ("drive", "potash bench drive"),
+    ]
+    assert report["benchmarks"][0]["results"][0]["value"] == 3
+
+
+NAMES = {
+    "start": starting.NAMES,
+    "nvme": generator.NAMES,
+    "nvme --guest": guest.NAMES,
+    "cp": computational.NAMES,
+    "bpf": (*programs.NAMES, programs.ALL),
+    "vta": vta.NAMES,
+    "model": (*models.NAMES, *models.PUBLIC),
+    "model --threads 2": (*models.NAMES, *models.PUBLIC),
+    "drive": drive_time.NAMES,
+    "columns": tables.NAMES,
+    "columns --guest": tables.NAMES,
+}
+
+
+@pytest.mark.parametrize("name", bench_page.TABLES)
+def test_a_table_of_the_page_has_rows_that_are_measured(name: str) -> None:
+    table = bench_page.TABLES[name]
+    assert table.benchmark in everything.BENCHMARKS
+    assert {workload for _, workload, _ in table.rows} <= set(NAMES[table.benchmark])
+    assert f"<!-- figures: {name} -->" in bench_page.PAGE.read_text()
+
+
+def test_the_page_gets_tables_of_what_was_measured() -> None:
+    old = "text\n<!-- figures: {} -->\nas it was\n<!-- end of figures -->\nmore\n"
+    ready = alone("serve", "ready", "ms", [150, 149, 152])
+    figures = everything.Figures(
+        report.machine(), [everything.Benchmark("start", "potash bench start", [ready])]
+    )
+    page = bench_page.replaced(old.format("start") + old.format("cp"), json.loads(encode(figures)))
+    assert "Medians of 3 measurements, on " in page
+    assert "| `potash serve` is ready | 150 ms | – | importing modules" in page
+    assert page.startswith("text\n<!-- figures: start -->\nMedians")
+    assert page.endswith(old.format("cp"))

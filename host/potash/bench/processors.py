@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -35,11 +35,24 @@ def process_time(pid: int) -> float:
 def family_time(pid: int) -> float:
     """Seconds that a process and those that descend from it have used, as far as they live."""
     used = process_time(pid)
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            with suppress(OSError):  # it has ended meanwhile
-                used += family_time(int(child))
+    for child in children(pid):
+        with suppress(OSError):  # it has ended meanwhile
+            used += family_time(child)
     return used
+
+
+def children(pid: int) -> Iterator[int]:
+    """The processes that a process has started. Raises OSError for one that has ended."""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        yield from map(int, path.read_text().split())
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process, and those that descend from it."""
+    yield pid
+    with suppress(OSError):
+        for child in children(pid):
+            yield from family(child)
 
 
 def thread_time(pid: int, tid: int) -> float:

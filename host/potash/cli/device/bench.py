@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import click
 
 from potash.bench import computational as computational_bench
-from potash.bench import generator
+from potash.bench import everything, generator, starting
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench.report import Report, Result, document, table
@@ -223,6 +223,39 @@ def columns(guest: bool, patterns: tuple[str, ...], pairs: int, debian_mirror: s
         return table_bench.measure(names, pairs, progress)
 
     _report(measure)
+
+
+@_benchmark("Number of measurements of each.")
+def start(patterns: tuple[str, ...], pairs: int) -> None:
+    """Measure how long commands take to start, and the memory of a drive.
+
+    `ready` is the time until clients can connect to the drive, once everything is compiled;
+    `memory` is the proportional set size of all its processes, which only root can read.
+    """
+    names = _chosen(patterns, starting.NAMES)
+    _report(lambda progress: starting.measure(names, pairs, progress))
+
+
+@bench.command("all")
+@_only
+@click.option("--pairs", type=click.IntRange(1), default=PAIRS, help="As of each benchmark.")
+@_seconds
+@mirror_option
+@json_option(everything.Figures)
+def all_(patterns: tuple[str, ...], pairs: int, seconds: float, debian_mirror: str | None) -> None:
+    """Run all benchmarks, which takes most of an hour.
+
+    The names are those of the other commands, with their options, as in --only 'nvme*'. What cannot
+    be measured is left out, and the reason is printed.
+    """
+    names = _chosen(patterns, list(everything.BENCHMARKS))
+    left_out: list[str] = []
+    settings = everything.Settings(pairs, seconds, debian_mirror, left_out.append)
+    with showing(steps=True) as progress:
+        figures = everything.measure(names, settings, progress)
+    for reason in left_out:
+        click.echo(reason, err=True)
+    say(figures, everything.table(figures), indent=2)
 
 
 def _report(measure: Callable[[Progress], Iterator[Result]], left_out: Iterable[str] = ()) -> None:
