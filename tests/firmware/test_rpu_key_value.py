@@ -296,7 +296,7 @@ def test_values_of_a_process_that_is_killed_before_a_system_call(
 ) -> None:
     """What was acknowledged is there, nothing is torn, and what was erased leaves no byte."""
     done = new_process("support.value_kills", what, str(tmp_path), stride)
-    if "PermissionError" in done.stderr:
+    if "cannot be traced" in done.stderr:
         pytest.skip("this machine lets no process trace another one")
     assert done.returncode == 0, done.stderr
 
