@@ -38,6 +38,7 @@ from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.subsystem import Subsystem
 from potash_firmware.rpu.telemetry_areas import collect
 from potash_firmware.rpu.transfer import Transfer
+from potash_firmware.rpu.value_work import ValueAccess
 
 
 @dataclass(frozen=True)
@@ -152,18 +153,18 @@ class Controller:
             self.statistics,
             self.reservations,
         )
+        self.values = ValueAccess(
+            namespaces, self.reservations, self.reachability, self.media_work, self.failures
+        )
         self.value_reads = ValueReads(
             apu,
             self.compute,
             namespaces,
-            self.reachability,
-            self.media_work,
-            self.failures,
+            self.values,
             scheduler,
             self.statistics,
             self.value_time,
             self.job_time,
-            self.reservations,
         )
         parts = (
             self.outstanding,

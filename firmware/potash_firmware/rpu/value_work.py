@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from nvme_spec.key_value import SHORTEST_LISTED, encode_keys
 from nvme_spec.status import NvmeError, Status
@@ -15,6 +16,7 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.reservations import Access, HostReservations
+from potash_firmware.rpu.scheduler import Steps
 
 T = TypeVar("T")
 
@@ -23,27 +25,6 @@ AT_ONCE = 16 << 10
 
 LISTED_COST = 16
 """Bytes of a value that take as long as one of a list."""
-
-
-def readable(
-    namespaces: Namespaces,
-    reservations: HostReservations,
-    reachability: Reachability,
-    access: Access,
-    nsid: int,
-    reader: int | None,
-) -> KeyValueNamespace:
-    """A namespace that may be accessed for namespace `reader`, or for a job if that is None. Raises
-    NvmeError."""
-    namespace = namespaces.attached.get(nsid)
-    if not isinstance(namespace, KeyValueNamespace):
-        raise NvmeError(Status.INVALID_NAMESPACE, f"no namespace {nsid:#x} with keys is attached")
-    namespaces.require_accessible(nsid)
-    namespace.in_flight.require_open()
-    reservations.require(nsid, access)
-    if reader is not None:
-        reachability.require(reader, nsid)
-    return namespace
 
 
 def listed(store: ValueStore, first: bytes, size: int) -> bytes:
@@ -56,24 +37,49 @@ def range_of(namespace: KeyValueNamespace, key: bytes) -> tuple[tuple[int, int]]
     return ((zlib.crc32(key) % namespace.size, 1),)
 
 
-def on_values(
-    media_work: MediaWork,
-    failures: MediaFailures,
-    namespace: KeyValueNamespace,
-    key: bytes,
-    call: Callable[[], T],
-    size: int,
-    *,
-    writes: bool,
-) -> Generator[Any, Any, T]:
-    """Call the store, about `size` bytes: here if they are few, in memory, and nothing else uses
-    it, or else on the media executor. Raises NvmeError."""
-    in_flight = namespace.in_flight
-    try:
-        if size <= AT_ONCE and namespace.media.path is None and not in_flight.busy:
-            return call()
-        work = media_work.on_blocks(in_flight, range_of(namespace, key), call, writes=writes)
-        yield work
-    except MediaError as error:
-        raise failures.values(namespace.nsid, namespace.media, error, writes=writes) from None
-    return work.result()
+@dataclass(eq=False, repr=False)
+class ValueAccess:
+    """The access of one controller to the values of its namespaces."""
+
+    namespaces: Namespaces
+    reservations: HostReservations
+    reachability: Reachability
+    media_work: MediaWork
+    failures: MediaFailures
+
+    def readable(self, access: Access, nsid: int, reader: int | None) -> KeyValueNamespace:
+        """A namespace that may be accessed for namespace `reader`, or for a job if that is None.
+        Raises NvmeError."""
+        namespace = self.namespaces.attached.get(nsid)
+        if not isinstance(namespace, KeyValueNamespace):
+            raise NvmeError(
+                Status.INVALID_NAMESPACE, f"no namespace {nsid:#x} with keys is attached"
+            )
+        self.namespaces.require_accessible(nsid)
+        namespace.in_flight.require_open()
+        self.reservations.require(nsid, access)
+        if reader is not None:
+            self.reachability.require(reader, nsid)
+        return namespace
+
+    def work(
+        self,
+        namespace: KeyValueNamespace,
+        key: bytes,
+        call: Callable[[], T],
+        size: int,
+        *,
+        writes: bool = False,
+    ) -> Steps[T]:
+        """Call the store, about `size` bytes: here if they are few, in memory, and nothing else
+        uses it, or else on the media executor. Raises NvmeError."""
+        store, in_flight = namespace.media, namespace.in_flight
+        try:
+            if size <= AT_ONCE and store.path is None and not in_flight.busy:
+                return call()
+            ranges = range_of(namespace, key)
+            work = self.media_work.on_blocks(in_flight, ranges, call, writes=writes)
+            yield work
+        except MediaError as error:
+            raise self.failures.values(namespace.nsid, store, error, writes=writes) from None
+        return work.result()

@@ -9,10 +9,9 @@ once the execution has ended.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nvme_spec.key_value import LIST_HEADER_SIZE, LONGEST_KEY
 from nvme_spec.status import NvmeError, Status
@@ -26,21 +25,17 @@ from potash_firmware.mailbox.values import (
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.runs import ExecuteCommand
 from potash_firmware.rpu.compute.state import Compute
-from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
-from potash_firmware.rpu.namespaces.reachability import Reachability
-from potash_firmware.rpu.reservations import Access, HostReservations
+from potash_firmware.rpu.reservations import Access
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.value_work import AT_ONCE, LISTED_COST, listed, on_values, readable
+from potash_firmware.rpu.value_work import AT_ONCE, LISTED_COST, ValueAccess, listed
 
 if TYPE_CHECKING:  # they take NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
     from potash_firmware.rpu.timing.values import ValueTime
-
-T = TypeVar("T")
 
 _ERRORS: dict[int, int] = {
     Status.KV_KEY_DOES_NOT_EXIST: errno.ENOENT,
@@ -64,14 +59,11 @@ class ValueReads:
     apu: ApuLink
     compute: Compute
     namespaces: Namespaces
-    reachability: Reachability
-    media_work: MediaWork
-    failures: MediaFailures
+    values: ValueAccess
     scheduler: Scheduler
     statistics: Statistics
     value_time: ValueTime | None
     job_time: JobTime | None
-    reservations: HostReservations
 
     def start(self, message: ReadValue | ReadJobValue) -> None:
         """Do what `message` requests, and answer it."""
@@ -100,14 +92,19 @@ class ValueReads:
 
     def _read(self, message: ReadValue | ReadJobValue) -> Steps[tuple[bytes, int]]:
         """The bytes for the target, and the result. Raises NvmeError."""
-        namespace, key, room = self._namespace(message), message.key, message.room
+        run, key, room = self._run(message), message.key, message.room
+        namespace = self.values.readable(
+            Access.OTHER if message.lists else Access.READ,  # as for List and Retrieve
+            message.nsid,
+            None if run is None else run.command.entry.nsid,
+        )
         store = namespace.media
         if message.lists:
             if room < LIST_HEADER_SIZE:
                 raise NvmeError(Status.INVALID_FIELD, f"{room} bytes have no room for a list")
             self._charge(message, namespace, 0)
             get = partial(listed, store, key, room)
-            keys = yield from self._work(namespace, key, get, room * LISTED_COST)
+            keys = yield from self.values.work(namespace, key, get, room * LISTED_COST)
             return keys, int.from_bytes(keys[:LIST_HEADER_SIZE], "little")
         if not 1 <= len(key) <= LONGEST_KEY:
             raise NvmeError(Status.INVALID_KEY_SIZE, f"a key has 1 to {LONGEST_KEY} bytes")
@@ -124,25 +121,10 @@ class ValueReads:
     ) -> Steps[tuple[bytes, int]]:
         """The first `length` bytes of a value, and its size. Raises NvmeError."""
         retrieve = partial(namespace.media.retrieve, key, length)
-        found = yield from self._work(namespace, key, retrieve, length)
+        found = yield from self.values.work(namespace, key, retrieve, length)
         if found is None:
             raise NvmeError(Status.KV_KEY_DOES_NOT_EXIST, f"key {key.hex()} does not exist")
         return found
-
-    def _namespace(self, message: ReadValue | ReadJobValue) -> KeyValueNamespace:
-        """The namespace of a request, if its program may read it. Raises NvmeError."""
-        run = self._run(message)
-        reader = None if run is None else run.command.entry.nsid
-        access = Access.OTHER if message.lists else Access.READ  # as List and Retrieve
-        rules = self.namespaces, self.reservations, self.reachability
-        return readable(*rules, access, message.nsid, reader)
-
-    def _work(
-        self, namespace: KeyValueNamespace, key: bytes, call: Callable[[], T], size: int
-    ) -> Steps[T]:
-        """Read about `size` bytes from the store. Raises NvmeError."""
-        common = self.media_work, self.failures, namespace, key, call
-        return (yield from on_values(*common, size, writes=False))
 
     def _charge(
         self, message: ReadValue | ReadJobValue, namespace: KeyValueNamespace, length: int

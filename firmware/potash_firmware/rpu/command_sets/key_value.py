@@ -23,7 +23,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.flushing import require_not_formatting
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.transfer import check_size
-from potash_firmware.rpu.value_work import LISTED_COST, listed, on_values, range_of
+from potash_firmware.rpu.value_work import LISTED_COST, listed, range_of
 
 if TYPE_CHECKING:  # it takes NumPy
     from potash_firmware.rpu.timing.values import Charge
@@ -170,7 +170,7 @@ def _change(
         return result
 
     made = durably if namespace.write_through else change
-    return (yield from _work(controller, namespace, key, made, size, writes=True))
+    return (yield from controller.values.work(namespace, key, made, size, writes=True))
 
 
 def _timed(
@@ -211,7 +211,7 @@ def _read(
 ) -> Generator[Any, Any, T]:
     """Read from the store: a key and at most so many bytes of its value, or what takes as long as
     `size` bytes."""
-    work = _work(controller, namespace, key, get, size or length, writes=False)
+    work = controller.values.work(namespace, key, get, size or length)
     if controller.value_time is None:
         return (yield from work)
     yield from _turn(namespace, key, writes=False)
@@ -230,17 +230,3 @@ def _turn(namespace: KeyValueNamespace, key: bytes, *, writes: bool) -> Steps:
     while before := in_the_way(in_flight, ranges, writes=writes):
         yield before
     return None
-
-
-def _work(
-    controller: Controller,
-    namespace: KeyValueNamespace,
-    key: bytes,
-    call: Callable[[], T],
-    size: int,
-    *,
-    writes: bool,
-) -> Generator[Any, Any, T]:
-    """Call the store, about `size` bytes. Raises NvmeError."""
-    common = controller.media_work, controller.failures, namespace, key, call
-    return on_values(*common, size, writes=writes)

@@ -21,7 +21,6 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.reservations import Access
-from potash_firmware.rpu.value_work import readable
 
 MOST_AT_ONCE = 4096
 """Values that one step copies, however small they are."""
@@ -77,8 +76,7 @@ def _check(controller: Controller, target: MemoryNamespace, source: values.Value
         raise NvmeError(
             Status.INVALID_FIELD, "a key length or flags of a source range are not valid"
         )
-    rules = controller.namespaces, controller.reservations, controller.reachability
-    readable(*rules, Access.READ, source.nsid, target.nsid)
+    controller.values.readable(Access.READ, source.nsid, target.nsid)
 
 
 def _step(
