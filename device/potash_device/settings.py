@@ -9,6 +9,8 @@ from potash_device.vta.config import Config
 
 MAX_QUEUE_PAIRS = 64
 """I/O queue pairs; the admin pair comes on top."""
+MOST_CONTROLLERS = 16
+"""Controllers of a drive."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media, MemoryMedia
-from potash_device.settings import BoardSettings
+from potash_device.settings import MOST_CONTROLLERS, BoardSettings
 from potash_device.storage import Storage
 from potash_device.trace import Trace, record, record_part
 from potash_device.vta.config import default_threads
@@ -55,9 +55,6 @@ MESSAGES_PER_PASS = 64
 
 HOST_WRITES_WAITING = 1024
 """Host writes that wait for the RPU before the host's further messages wait in their socket."""
-
-MOST_CONTROLLERS = 16
-"""Controllers of a device."""
 
 REFUSAL_LOG_INTERVAL = 10.0
 """Seconds before the next client that is refused is worth a line."""

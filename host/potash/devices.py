@@ -91,19 +91,24 @@ def _written(config: Configuration, *, guest: bool, controllers: int = 1) -> Ite
 
 @contextlib.contextmanager
 def serving_guest(
-    drives: Sequence[Configuration], *, verbose: bool = False
+    drives: Sequence[Configuration], *, paths: int = 1, verbose: bool = False
 ) -> Iterator[tuple[list[Path], list[Path]]]:
-    """Serve all drives of a guest, in processes forked from one that has imported what they need;
-    yields their sockets and monitors. Raises what `serving` does."""
+    """Serve all drives of a guest, in processes forked from one that has imported what they need.
+
+    Yields the sockets of their controllers, of which each drive has as many as `paths`, and their
+    monitors. Raises what `serving` does.
+    """
     with contextlib.ExitStack() as stack:
-        written = [stack.enter_context(_written(drive, guest=True)) for drive in drives]
+        written = [
+            stack.enter_context(_written(drive, guest=True, controllers=paths)) for drive in drives
+        ]
         modelled = any(drive.time.mode == MODELLED for drive in drives)
         files = {
             drive.file: config.memory.peers for drive, config in zip(written, drives, strict=True)
         }
         stack.enter_context(_forked(files, modelled=modelled, verbose=verbose))
         yield (
-            [drive.sockets[0] for drive in written],
+            [socket for drive in written for socket in drive.sockets],
             [drive.monitor for drive in written if drive.monitor],
         )
 

@@ -49,8 +49,12 @@ again() {{
     echo ${{function##*/}} > /sys/bus/pci/drivers/nvme/bind
 }}
 all() {{ set -- /sys/block/nvme{number}n*; [ $# -ge {namespaces} ]; }}
+path() {{
+    set -- /sys/class/nvme/nvme{number}/nvme*c{number}n*
+    [ -e "$1" ] && [ ! -b /dev/nvme{number}n1 ]
+}}
 left=200
-until [ -b /dev/nvme{number}n1 ] && ordered && {{ all || [ $left = 0 ]; }}; do
+until path || {{ [ -b /dev/nvme{number}n1 ] && ordered && {{ all || [ $left = 0 ]; }}; }}; do
     ordered || again
     [ ! -b /dev/nvme{number}n1 ] || left=$((left - 1))
     usleep 10000
@@ -74,7 +78,8 @@ class Guest:
     Args:
         images: the files that it is started from.
         socket: the vfio-user socket of the drive that is plugged in at `rp0`, or None for none.
-        more: sockets of further drives, at `rp1` and on, in the order of their names in the guest.
+        more: sockets of further drives, or of further controllers of a drive, at `rp1` and on, in
+            the order of their names in the guest.
         memory: its size in MiB.
         cpus: number of processors.
         backend: the kind of file that holds its memory.
@@ -179,7 +184,8 @@ class Guest:
         self._await(path, f"until [ -b {path} ]; do usleep 10000; done", limit)
 
     def _await_namespaces(self, number: int, namespaces: int = 1) -> None:
-        """Wait for a drive's first block device, and until all its devices have their names.
+        """Wait for a drive's first block device, and until all its devices have their names; or
+        for a controller to be a path to a device that was there before.
 
         Linux 6.12 scans namespaces in parallel, and numbers their devices in the order in which the
         scans end: namespace 3 may become ng0n2. The driver repeats the scan then.

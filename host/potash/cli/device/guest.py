@@ -24,6 +24,7 @@ from potash.vm.guest import DRIVE, Guest
 from potash.vm.qemu import ROOT_PORTS, Accelerator, Shape
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
+from potash_device.settings import MOST_CONTROLLERS
 
 SHARE = "/share"
 
@@ -47,18 +48,23 @@ Sockets = tuple[list[Path], list[Path]]
 
 
 def _devices(
-    drives: Sequence[Configuration], socket: Path | None, monitor: Path | None, verbose: bool
+    drives: Sequence[Configuration],
+    paths: int,
+    sockets: Sequence[Path],
+    monitor: Path | None,
+    verbose: bool,
 ) -> AbstractContextManager[Sockets]:
-    """Sockets of devices with these configurations, or of the one that listens already."""
-    if socket is None:
-        return serving_guest(drives, verbose=verbose)
-    return nullcontext(([socket], [] if monitor is None else [monitor]))
+    """Sockets of devices with these configurations, or those that listen already."""
+    if not sockets:
+        return serving_guest(drives, paths=paths, verbose=verbose)
+    return nullcontext(([*sockets], [] if monitor is None else [monitor]))
 
 
 @contextmanager
 def running_guest(
     *drives: Configuration,
-    socket: Path | None = None,
+    paths: int = 1,
+    sockets: Sequence[Path] = (),
     monitor: Path | None = None,
     refresh: bool = False,
     quiet: bool = False,
@@ -68,8 +74,9 @@ def running_guest(
 
     Args:
         drives: the configuration of each; that of the guest is in the first.
-        socket: the socket of a running device, which is used instead.
-        monitor: the socket at which that device expects QEMU's monitor, if it stops the guest.
+        paths: number of controllers of each drive.
+        sockets: sockets of running devices, which are used instead.
+        monitor: the socket at which their device expects QEMU's monitor, if it stops the guest.
         refresh: download the packages again.
         quiet: show no progress.
         verbose: show what the device logs.
@@ -79,7 +86,7 @@ def running_guest(
         with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=config.guest.debian_mirror, refresh=refresh)
             (first, *others), monitors = stack.enter_context(
-                _devices(drives, socket, monitor, verbose)
+                _devices(drives, paths, sockets, monitor, verbose)
             )
             guest = stack.enter_context(
                 Guest(
@@ -102,7 +109,9 @@ def running_guest(
     "--socket",
     "served",
     type=click.Path(path_type=Path),
-    help="Use the device of a running `potash serve` at this socket instead of a new one.",
+    multiple=True,
+    help="Use the device of a running `potash serve` at this socket instead of a new one; may be "
+    "repeated.",
 )
 @click.option(
     "--monitor",
@@ -113,6 +122,13 @@ def running_guest(
     "--devices",
     type=click.IntRange(1, ROOT_PORTS),
     help="Number of drives, /dev/nvme0n1 and on (default: one, or as many as --media).",
+)
+@click.option(
+    "--paths",
+    type=click.IntRange(1, MOST_CONTROLLERS),
+    default=1,
+    show_default=True,
+    help="Number of controllers of each drive, which are paths to its namespaces.",
 )
 @click.option(
     "--media",
@@ -175,9 +191,10 @@ def guest(
     command: tuple[str, ...],
     config_file: Path | None,
     print_config: bool,
-    served: Path | None,
+    served: tuple[Path, ...],
     monitor: Path | None,
     devices: int | None,
+    paths: int,
     media: tuple[Path, ...],
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
@@ -214,24 +231,25 @@ def guest(
         click.echo(configuration.write(config), nl=False)
         return
     overrides = options.given(ctx)
-    new_drives = (
-        media or devices or config_file or overrides.keys() & {"", "memory", "key_value", "compute"}
-    )
-    new_drives = new_drives or overrides.get("device", {}).keys() - {"profile"}
-    new_drives = new_drives or config.time.mode == MODELLED
-    if served is not None and (new_drives or recorded):
+    new_drives = bool(media or devices or paths > 1 or config_file)
+    new_drives |= bool(overrides.keys() & {"", "memory", "key_value", "compute"})
+    new_drives |= bool(overrides.get("device", {}).keys() - {"profile"})
+    new_drives |= config.time.mode == MODELLED
+    if served and (new_drives or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
         )
-    if served is not None:
-        require_free(str(served))
-    elif monitor is not None:
+    for socket in served:
+        require_free(str(socket))
+    if not served and monitor is not None:
         raise click.UsageError("--monitor is for --socket; new drives have their own")
     count = max(len(described), len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
     if len(described) not in (1, count):
         raise click.UsageError(f"{config_file} has {len(described)} drives, and not {count}")
+    if max(count * paths, len(served)) > ROOT_PORTS:
+        raise click.UsageError(f"a guest has room for {ROOT_PORTS} controllers")
     if len(described) == 1:
         # Linux takes two controllers of one name for one subsystem, and refuses the second.
         unnamed = replace(config, device=replace(config.device, serial=None))
@@ -246,13 +264,18 @@ def guest(
                 "--disk out, or have the custom system do it"
             )
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        _boot(own, _devices(drives, served, monitor, verbose), config.guest, refresh)
+        _boot(own, _devices(drives, paths, served, monitor, verbose), config.guest, refresh)
         return
     with (
         showing(steps=True) as progress,
         recording(recorded, progress),
         running_guest(
-            *drives, socket=served, monitor=monitor, refresh=refresh, verbose=verbose
+            *drives,
+            paths=paths,
+            sockets=served,
+            monitor=monitor,
+            refresh=refresh,
+            verbose=verbose,
         ) as running,
     ):
         for share, name in zip(shares, names, strict=True):
