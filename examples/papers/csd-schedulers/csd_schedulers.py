@@ -31,34 +31,37 @@ class Job(NamedTuple):
     pages: int
 
 
-def measured(point: Point) -> dict[str, float]:
-    """Mean time of a tenant's executions, divided by that of the same alone."""
+def measured(point: Point) -> list[dict[str, float]]:
+    """Mean time of each tenant's executions, divided by that of the same alone."""
+    tenants = range(len(PAGES))
     if point["shared"] == "DRAM":
-        return {"slowdown": share(point)}
-    tenant, spent, alone = int(point["tenant"]), 0, 0
-    for _ in range(int(point["batches"])):
-        for job, time in batch(point):
-            if job.tenant == tenant:
-                spent += time
-                alone += job.pages * PAGE
-    return {"slowdown": spent / alone}
+        return [
+            {"tenant": tenant, "slowdown": slower} for tenant, slower in enumerate(share(point))
+        ]
+    done = [one for _ in range(int(point["batches"])) for one in batch(point)]
+    spent = [sum(time for job, time in done if job.tenant == tenant) for tenant in tenants]
+    alone = [sum(job.pages * PAGE for job, _ in done if job.tenant == tenant) for tenant in tenants]
+    return [{"tenant": number, "slowdown": spent[number] / alone[number]} for number in tenants]
 
 
-def published(point: Point) -> dict[str, float]:
+def published(point: Point) -> list[dict[str, float]]:
     """The same by theory."""
-    tenant = int(point["tenant"])
-    if point["shared"] == "DRAM":
-        return {"slowdown": sum(WEIGHTS) / WEIGHTS[tenant]}
     # Pages are geometrically distributed; half the mean square, by the rate of arrivals.
     means = [pages * PAGE for pages in PAGES]
     waiting = [LOAD / mean * (2 * mean - PAGE) * mean / 2 for mean in means]
-    load, own = LOAD * len(PAGES), means[tenant]
-    if point["scheduler"] == "fifo":
-        return {"slowdown": 1 + sum(waiting) / (1 - load) / own}
-    if point["scheduler"] == "priority":
-        more, all_of = 1 - LOAD * tenant, 1 - LOAD * (tenant + 1)
-        return {"slowdown": 1 / more + sum(waiting[: tenant + 1]) / (more * all_of) / own}
-    return {"slowdown": 1 / (1 - load)}
+    rows, load = [], LOAD * len(PAGES)
+    for tenant, own in enumerate(means):
+        before, after = 1 - LOAD * tenant, 1 - LOAD * (tenant + 1)
+        if point["shared"] == "DRAM":
+            slower = sum(WEIGHTS) / WEIGHTS[tenant]
+        elif point["scheduler"] == "fifo":
+            slower = 1 + sum(waiting) / (1 - load) / own
+        elif point["scheduler"] == "priority":
+            slower = 1 / before + sum(waiting[: tenant + 1]) / (before * after) / own
+        else:
+            slower = 1 / (1 - load)
+        rows.append({"tenant": tenant, "slowdown": slower})
+    return rows
 
 
 def jobs(point: Point) -> list[Job]:
@@ -89,14 +92,13 @@ def batch(point: Point) -> list[tuple[Job, int]]:
     return [(arrivals[one.arrived], one.completed - one.arrived) for one in done]
 
 
-def share(point: Point) -> float:
-    """How much longer an execution takes while all tenants read DRAM, as often as they can."""
+def share(point: Point) -> list[float]:
+    """How much longer executions take while all tenants read DRAM, as often as they can."""
     (drive,) = point.drives
     ranges = [Bytes(drive.memory_namespace().nsid, 0, MOST * PAGE)]
     units = [drive.compute_namespace(nsid) for nsid in range(3, 7)]
-    own = units[int(point["tenant"])]
     began = point.now
-    own.execute(SUM, ranges)
+    units[0].execute(SUM, ranges)
     alone, before = point.now - began, drive.traffic()
     running = [
         unit.submit(SUM, ranges, timeout=60)
@@ -105,5 +107,9 @@ def share(point: Point) -> float:
     ]
     for one in running:
         one.result()
-    done = [one for one in drive.traffic(before).completions if one.nsid == own.nsid]
-    return (max(one.completed for one in done) - done[0].arrived) / len(done) / alone
+    found = []
+    for unit in units:
+        done = [one for one in drive.traffic(before).completions if one.nsid == unit.nsid]
+        took = max(one.completed for one in done) - done[0].arrived
+        found.append(took / len(done) / alone)
+    return found
