@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nvme_spec.reservations import NotificationType
 from potash_device.media.file import FileMedia
@@ -31,7 +29,6 @@ from support.reservation_model import (
     REGISTER,
     TYPES,
     Report,
-    ReservationModel,
     acquire,
     become,
     register,
@@ -436,8 +433,6 @@ def test_the_host_is_notified_and_events_are_masked(host: Host) -> None:
     assert host.reap(host.admin) == []
     side.notify(1, RELEASED)
     host.service()
-    host.rpu.controller.reports.events.deliver()
-    host.service()
     assert [(done.cid, done.dw0) for done in host.reap(host.admin)] == [(9, 6 | 0x80 << 16)]
     assert feature(host, MASK, 1 << 1, nsid=2) == (0, 0)
     side.notify(2, REGISTRATION)
@@ -462,125 +457,3 @@ def test_notifications_for_which_there_is_no_room_are_counted(host: Host) -> Non
     assert [left for _, _, left, _ in found] == [*range(63, -1, -1), 0]
     side.notify(1, PREEMPTED)
     assert notification(host) == (71, 3, 0, 1)
-
-
-HOSTS = (A, B, C, bytes([9]) * 8)
-keys = st.sampled_from([0, 1, 1, 2, 2, KEY])
-numbers = st.integers(0, 3)
-types = st.integers(0, 7)
-
-
-class FourHosts(RuleBasedStateMachine):
-    """Four hosts use one controller, one after another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.folder = MemoryMedia.create(SIDECAR_SIZE)
-        self.media = MemoryMedia.create(MIB)
-        self.model = ReservationModel()
-        self.current = 0
-        self.host: Host
-        self.power(0)
-
-    def power(self, current: int) -> None:
-        self.host = Host({1: self.media}, sidecar=self.folder)
-        self.host.enable()
-        self.switch(current)
-
-    def switch(self, current: int) -> None:
-        self.current = current
-        become(self.host, HOSTS[current])
-
-    @rule(current=numbers)
-    def another_host(self, current: int) -> None:
-        self.switch(current)
-
-    @rule(current=numbers)
-    def another_identifier(self, current: int) -> None:
-        self.current = current
-        assert set_host(self.host, HOSTS[current]) == 0
-
-    @rule(
-        action=numbers,
-        old=keys,
-        new=keys,
-        ignore=st.integers(0, 1),
-        persistence=st.sampled_from([0, 0, 0, 1, 2, 3]),
-    )
-    def register(self, action: int, old: int, new: int, ignore: int, persistence: int) -> None:
-        expected = self.model.register(self.current, action, old, new, ignore, persistence)
-        assert register(self.host, action, old, new, ignore, persistence) == expected
-
-    @precondition(lambda self: self.current not in self.model.keys)
-    @rule(new=st.sampled_from([0, 1, 2]))
-    def register_anew(self, new: int) -> None:
-        self.register(0, 0, new, 0, 0)
-
-    @rule(action=numbers, own=keys, other=keys, rtype=types)
-    def acquire(self, action: int, own: int, other: int, rtype: int) -> None:
-        expected = self.model.acquire(self.current, action, own, other, rtype)
-        assert acquire(self.host, action, own, other, rtype) == expected
-
-    @precondition(lambda self: self.current in self.model.keys)
-    @rule(action=st.integers(0, 2), other=keys, rtype=st.integers(1, 6))
-    def acquire_with_the_key(self, action: int, other: int, rtype: int) -> None:
-        self.acquire(action, self.model.keys[self.current], other, rtype)
-
-    @rule(action=numbers, own=keys, rtype=types)
-    def release(self, action: int, own: int, rtype: int) -> None:
-        expected = self.model.release(self.current, action, own, rtype)
-        assert release(self.host, action, own, rtype) == expected
-
-    @precondition(lambda self: self.current in self.model.keys)
-    @rule()
-    def release_with_the_key(self) -> None:
-        self.release(0, self.model.keys[self.current], self.model.type)
-
-    @rule(feature_value=st.integers(0, 1))
-    def persistence(self, feature_value: int) -> None:
-        assert feature(self.host, PERSISTENCE, feature_value)[0] == 0
-        self.model.persists = feature_value
-
-    @rule(current=numbers)
-    def power_loss(self, current: int) -> None:
-        """The device is gone between two commands, as nothing is written when it ends."""
-        kept = [bytearray(media.size) for media in (self.folder, self.media)]
-        for copy, media in zip(kept, (self.folder, self.media), strict=True):
-            media.read_into([memoryview(copy)], 0)
-        self.teardown()
-        self.folder, self.media = (MemoryMedia.create(len(copy)) for copy in kept)
-        for copy, media in zip(kept, (self.folder, self.media), strict=True):
-            media.write_from([memoryview(copy)], 0)
-        self.model.power_loss()
-        self.power(current)
-
-    @rule(opcode=st.sampled_from([READ, WRITE]))
-    def access(self, opcode: int) -> None:
-        conflict = self.model.conflicts(self.current, "read" if opcode == READ else "write")
-        done = self.host.command(self.host.io[1], opcode, nsid=1)
-        assert done.status == (CONFLICT if conflict else 0)
-
-    @invariant()
-    def the_report_is_that_of_the_model(self) -> None:
-        model, found = self.model, report(self.host)
-        assert isinstance(found, Report)
-        assert (found.generation, found.type, found.persists) == (
-            model.generation,
-            model.type,
-            model.persists,
-        )
-        assert sorted(found.listed) == sorted(
-            (
-                0 if each == self.current else 0xFFFF,
-                int(each in model.holders()),
-                HOSTS[each],
-                key,
-            )
-            for each, key in model.keys.items()
-        )
-
-    def teardown(self) -> None:
-        self.host.__exit__()
-
-
-TestFourHosts = FourHosts.TestCase

@@ -7,14 +7,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from nvme_spec.logs import AsyncEvent
 from nvme_spec.reservations import ReservationType
 from potash import sdk
 from potash.sdk import CommandFailed, Device, DeviceGone, InvalidRequest
 from potash.sdk.reservations import Registrant, Report
+from potash.testing import booted_device
 from potash.vm.drive import device_process
 from support.docs import blocks, run_python
 from support.reservation_model import ReservationModel
@@ -85,6 +88,22 @@ def test_reservations_in_python(target: str) -> None:
             reservations.register(number)
         found = reservations.report().registrants
         assert [registrant.key for registrant in found] == [*range(1, 100)]
+
+
+def test_a_host_of_another_controller_is_notified() -> None:
+    """While it waits for nothing but the event, and while nothing else happens on the drive."""
+    with booted_device(controllers=2, size="1M") as device:
+        for waiting, other in ((0, 1), (1, 0)):
+            victim, winner = device.controllers[waiting], device.controllers[other]
+            victim.reservations().replace(None, 1)
+            winner.reservations().replace(None, 2)
+            with ThreadPoolExecutor() as pool:
+                event = pool.submit(victim.await_event, 20)
+                time.sleep(0.2)
+                winner.reservations().preempt(2, 1, WRITE_EXCLUSIVE)
+                assert event.result() == AsyncEvent(type=6, info=0, log_page=0x80)
+            assert victim.log_page(0x80, 64)[8:10] == bytes([1, 0])
+            assert [each.key for each in victim.reservations().report().registrants] == [2]
 
 
 class Hosts:

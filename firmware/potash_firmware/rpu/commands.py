@@ -5,6 +5,7 @@ with their session; while Bus Master Enable is off, none goes on."""
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -61,7 +62,7 @@ class Commands:
         self._trace = self.controller.board.trace
         self._outstanding = self.controller.outstanding
         self._scheduler = self.controller.scheduler
-        self._outstanding.answer = self._answer_aborted
+        self._outstanding.answer = self._answer_from_outside
 
     def must_wait(self) -> bool:
         """No command may go on, nor for what the host wants to be done before anything else."""
@@ -180,6 +181,13 @@ class Commands:
         if self._outstanding.aborted:  # answered before the command that has ended them
             self._answer_aborted()
         self._complete(command, result=result or 0)
+
+    def _answer_from_outside(self) -> None:
+        """Answer what a command of another controller has ended, as this host may be served next
+        only when something happens."""
+        self._answer_aborted()
+        with suppress(AccessFault):  # its next pass meets the same fault, and handles it
+            self.interrupts.send()
 
     def _answer_aborted(self) -> None:
         while self._outstanding.aborted:

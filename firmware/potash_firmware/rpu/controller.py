@@ -22,6 +22,7 @@ from potash_firmware.rpu.accelerators.value_reads import ValueReads
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.memories import Memories
 from potash_firmware.rpu.compute.state import Compute
+from potash_firmware.rpu.host_reservations import HostReservations
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.reachability import Reachability
@@ -33,7 +34,6 @@ from potash_firmware.rpu.operations.operations import CommandOperations
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.reports import Reports
-from potash_firmware.rpu.reservations import HostReservations
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.subsystem import Subsystem
 from potash_firmware.rpu.telemetry_areas import collect

@@ -11,11 +11,12 @@ from nvme_spec.key_value import SHORTEST_LISTED, encode_keys
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.values import ValueStore
+from potash_firmware.rpu.host_reservations import HostReservations
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
-from potash_firmware.rpu.reservations import Access, HostReservations
+from potash_firmware.rpu.reservations import Access
 from potash_firmware.rpu.scheduler import Steps
 
 T = TypeVar("T")

@@ -22,6 +22,7 @@ from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, 
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import Timer
 from potash_firmware.rpu.faults import Faults
+from potash_firmware.rpu.host_reservations import HostReservations
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -29,7 +30,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.protection.request import ProtectionRequest
-from potash_firmware.rpu.reservations import Access, HostReservations
+from potash_firmware.rpu.reservations import Access
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
 

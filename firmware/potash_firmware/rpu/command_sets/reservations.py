@@ -140,15 +140,18 @@ def _abort(controller: Controller, nsid: int, hosts: set[Host]) -> Generator[Any
         for task in side.outstanding.all
         if task.command.queue.qid and task.command.entry.nsid == nsid
     ]
-    # What one of them has ended may begin something else, so this asks again.
-    while begun := {
-        future
-        for outstanding, task in commands
-        for future in outstanding.end(task, Status.PREEMPT_ABORTED)
-    }:
+    while True:
+        begun = {
+            future
+            for outstanding, task in commands
+            for future in outstanding.end(task, Status.PREEMPT_ABORTED)
+        }
+        for side in sides:
+            side.outstanding.answer()
+        if not begun:
+            return
+        # What one of them has ended may begin something else, so this asks again.
         yield Wait(begun, never)
-    for side in sides:
-        side.outstanding.answer()
 
 
 def _found(controller: Controller, command: Command) -> tuple[Host, Reservation]:

@@ -35,12 +35,13 @@ from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.programs import SavedProgram
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.values import SavedFeatures
+from potash_firmware.rpu.host_reservations import NO_NOTIFICATIONS, SavedNotifications
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
-from potash_firmware.rpu.reservations import NO_NOTIFICATIONS, SavedNotifications, SavedReservation
+from potash_firmware.rpu.reservations import SavedReservation
 from potash_firmware.rpu.times import namespace_sizes
 from potash_wire.records import U8, U16, U32, U64, Range, Record, Stored
 from pyvfio_user.protocol import Buffer
