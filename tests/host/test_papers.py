@@ -119,3 +119,10 @@ def test_drives_pay_off_while_they_spare_the_link_or_the_host() -> None:
     assert max(map(abs, deviations(rows, "speedup"))) < 0.1
     speedup = values(rows, "speedup", "work")
     assert speedup["compress"] > 5 and 0.9 < speedup["scan"] < 1
+
+
+def test_a_drive_writes_values_once_and_a_library_as_often_as_it_merges() -> None:
+    found = values(small("kv-in-drive"), "amplification", "store", "phase")
+    assert 9.5 < found["library", "load"] < 10.5, "10 by the closed form"
+    assert found["drive", "load"] < 1.05
+    assert found["drive", "update"] < found["library", "update"] / 8
