@@ -18,6 +18,7 @@ from potash_firmware.rpu import reservations
 from support.controllers import controllers
 from support.memory import MIB
 from support.migration import moved
+from support.modelled_time import modelled
 from support.nvme_host import Host, SlowMedia
 from support.reservation_model import (
     CONFLICT,
@@ -212,6 +213,32 @@ def test_a_command_that_waits_is_aborted_with_an_interrupt(hosts: tuple[Host, ..
         assert victim.lines.fired
         # The next command of the queue is no second half.
         assert victim.command(victim.io[1], READ, nsid=1).status == 0
+
+
+def test_commands_that_wait_for_modelled_time_are_aborted() -> None:
+    with controllers(2, settings=modelled()) as (first, second):
+        for host, identifier in ((first, IDENTIFIERS[0]), (second, IDENTIFIERS[1])):
+            assert set_host(host, identifier) == 0
+            host.create_io_queue()
+            assert register(host, 0, new=identifier[-1]) == 0
+        for cid in (1, 2):
+            first.place(first.io[1], WRITE, cid, nsid=1)
+        first.ring(first.io[1])
+        first.service()
+        assert first.reap(first.io[1]) == []
+        assert acquire(second, 2, IDENTIFIERS[1][-1], IDENTIFIERS[0][-1]) == 0
+        statuses = {done.cid: done.status for done in first.reap(first.io[1])}
+        assert statuses == dict.fromkeys((1, 2), PREEMPT_ABORTED)
+
+
+def test_a_namespace_that_is_not_attached_causes_no_notification(hosts: tuple[Host, ...]) -> None:
+    first, second, third, _ = hosts
+    assert set_host(second, IDENTIFIERS[0]) == 0
+    second.put(struct.pack("<HH", 1, 1) + bytes(4092))
+    assert second.command(second.admin, 0x15, nsid=1, cdws=(1,)).status == 0
+    assert register(first, 0, new=1) == register(third, 0, new=3) == 0
+    assert acquire(third, 1, 3, 1) == 0
+    assert [notifications(host) for host in (first, second)] == [[REGISTRATION_PREEMPTED], []]
 
 
 def test_a_namespace_of_one_controller_is_no_business_of_another(hosts: tuple[Host, ...]) -> None:

@@ -90,7 +90,7 @@ class Controller:
         self.reservations = HostReservations(
             subsystem.inventory.reservations,
             self.identifier,
-            self.features,
+            namespaces,
             self.reports.events,
             self.outstanding,
         )

@@ -28,8 +28,8 @@ from nvme_spec.reservations import (
     ReservationStatus,
 )
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.alerts import AsyncEvents
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.reservations import (
@@ -71,14 +71,15 @@ class HostReservations(Part):
         self,
         reservations: Reservations,
         identifier: int,
-        features: Features,
+        namespaces: Namespaces,
         events: AsyncEvents,
         outstanding: Outstanding,
     ) -> None:
         self.every = reservations
         self.identifier = identifier
         self.outstanding = outstanding
-        self._features = features
+        self._namespaces = namespaces
+        self._features = namespaces.features
         self._events = events
         self.restricted: dict[int, Denied] = {}
         """The accesses that reservations deny to the host, by namespace, without namespaces of
@@ -182,8 +183,10 @@ class HostReservations(Part):
     # Notifications.
 
     def notify(self, nsid: int, what: NotificationType) -> None:
-        """Notify the host, unless it has masked that. One for which there is no room is counted by
-        the newest."""
+        """Notify the host of an attached namespace, unless it has masked that. One for which there
+        is no room is counted by the newest."""
+        if nsid not in self._namespaces.attached:
+            return
         mask = self._features.get(FeatureId.RESERVATION_NOTIFICATION_MASK, nsid=nsid)
         if mask & 1 << what:
             return
