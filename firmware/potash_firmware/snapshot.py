@@ -331,6 +331,17 @@ class Extension(TypedDict):
     failures: Annotated[Count | None, "Number of failures of the function; null as for `calls`."]
 
 
+class OtherController(TypedDict):
+    """A further controller of the device, with the same keys as the first one."""
+
+    id: Annotated[Positive, "The controller's identifier."]
+    controller: Annotated[Controller, "The NVMe controller."]
+    namespaces: Annotated[Sequence[NamespaceSize], "All attached namespaces."]
+    queues: Annotated[Sequence[Queue], "All queues, including deleted ones."]
+    latencies: Annotated[Latencies, "Times that I/O commands took."]
+    errors: Annotated[Sequence[Errors], "Each status with which commands failed."]
+
+
 class Snapshot(TypedDict):
     """A device's state and counters at a moment."""
 
@@ -356,3 +367,7 @@ class Snapshot(TypedDict):
         "The access of each controller to the groups with attached namespaces; none without ANA.",
     ]
     log: Annotated[Sequence[LogLine], "The last lines that the device's process logged."]
+    others: Annotated[
+        Sequence[OtherController],
+        "The controllers behind the first one, of a device with several sockets.",
+    ]

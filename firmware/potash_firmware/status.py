@@ -22,7 +22,7 @@ from potash_firmware import snapshot as reported
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.log_components import component_of
 from potash_firmware.mailbox.shared import Counters, Row, Word
-from potash_firmware.naming import command_name
+from potash_firmware.naming import CommandNames, command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.loop import Rpu
@@ -125,36 +125,19 @@ class StatusSocket:
 
 def snapshot(device: Running) -> reported.Snapshot:
     """A snapshot of a device, without its log."""
-    rpu, board, link = device.rpu, device.boards[0], device.link
-    core = rpu.controller
+    rpu, link = device.rpu, device.link
+    core, first = rpu.controller, _of_controller(device, 0)
     return reported.Snapshot(
         version=VERSION,
         pid=os.getpid(),
         time=time.monotonic(),
-        controller=reported.Controller(
-            state=rpu.lifecycle.state.name.lower(),
-            host_attached=device.servers[0].connected,
-            shadow_doorbells=board.queues.shadow is not None,
-            memory_by_messages=board.dma.by_messages,
-            session_ends=core.statistics.resets,
-            interrupts=board.interrupts.fired,
-        ),
+        controller=first["controller"],
         bytes=reported.Moved(read=core.health.bytes_read, written=core.health.bytes_written),
-        namespaces=[
-            reported.NamespaceSize(nsid=nsid, bytes=one.size, block_size=one.block_size)
-            for nsid, one in core.namespaces.attached_blocks.items()
-        ],
-        queues=_queues(rpu),
-        latencies=reported.Latencies(
-            read=_histogram(core.statistics.reads),
-            write=_histogram(core.statistics.writes),
-            other=_histogram(core.statistics.others),
-        ),
-        errors=[
-            reported.Errors(status=status, meaning=describe(status), commands=count)
-            for status, count in sorted(core.statistics.errors.items())
-        ],
-        media=reported.Media(work_in_flight=len(core.media_work.unfinished)),
+        namespaces=first["namespaces"],
+        queues=first["queues"],
+        latencies=first["latencies"],
+        errors=first["errors"],
+        media=reported.Media(work_in_flight=len(rpu.subsystem.media_work.every)),
         mailbox=reported.Mailbox(
             apu_running=link.port is not None and not link.port.closed,
             apu_starts=device.apu.starts,
@@ -190,6 +173,38 @@ def snapshot(device: Running) -> reported.Snapshot:
         ],
         access_groups=access_groups(rpu.subsystem.controllers),
         log=[],
+        others=[_of_controller(device, number) for number in range(1, len(rpu.hosts))],
+    )
+
+
+def _of_controller(device: Running, number: int) -> reported.OtherController:
+    """The part of a snapshot that is about one controller."""
+    rpu, board, host = device.rpu, device.boards[number], device.rpu.hosts[number]
+    core = host.controller
+    return reported.OtherController(
+        id=number,
+        controller=reported.Controller(
+            state=host.lifecycle.state.name.lower(),
+            host_attached=device.servers[number].connected,
+            shadow_doorbells=board.queues.shadow is not None,
+            memory_by_messages=board.dma.by_messages,
+            session_ends=core.statistics.resets,
+            interrupts=board.interrupts.fired,
+        ),
+        namespaces=[
+            reported.NamespaceSize(nsid=nsid, bytes=one.size, block_size=one.block_size)
+            for nsid, one in core.namespaces.attached_blocks.items()
+        ],
+        queues=_queues(core, rpu.names),
+        latencies=reported.Latencies(
+            read=_histogram(core.statistics.reads),
+            write=_histogram(core.statistics.writes),
+            other=_histogram(core.statistics.others),
+        ),
+        errors=[
+            reported.Errors(status=status, meaning=describe(status), commands=count)
+            for status, count in sorted(core.statistics.errors.items())
+        ],
     )
 
 
@@ -295,11 +310,11 @@ def _histogram(times: Histogram) -> reported.Histogram:
     )
 
 
-def _queues(rpu: Rpu) -> list[reported.Queue]:
-    core, submissions = rpu.controller, rpu.controller.board.queues.submissions
+def _queues(core: Controller, names: CommandNames) -> list[reported.Queue]:
+    submissions = core.board.queues.submissions
     commands: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for (qid, csi, opcode), count in sorted(core.statistics.commands.items()):
-        name = rpu.names.get((not qid, csi, opcode))
+        name = names.get((not qid, csi, opcode))
         commands[qid][name or command_name(opcode, admin=qid == 0, csi=csi)] += count
     return [
         reported.Queue(

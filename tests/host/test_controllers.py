@@ -9,6 +9,10 @@ import pytest
 
 from nvme_spec.status import Status
 from potash.cli.app import run_app
+from potash.observing.prometheus import text
+from potash.observing.rates import between
+from potash.observing.screen import summary
+from potash.observing.status import ask, status_socket
 from potash.sdk import CommandFailed, DeviceNotFound
 from potash.sdk.device import Device
 from potash.testing import BootedDevice, booted_device
@@ -140,3 +144,25 @@ def test_private_namespaces_of_controllers_that_are_not_there(
 ) -> None:
     assert run_app(["serve", f"--socket={tmp_path / 'a'}", *options]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_the_status_has_the_counters_of_every_controller(device: BootedDevice) -> None:
+    first, second = device.controllers
+    before = ask(status_socket(str(device.socket)))
+    for _ in range(3):
+        second.read(0, 1)
+    first.read(0, 1)
+    after = ask(status_socket(str(device.socket)))
+    (other,) = after["others"]
+    assert other["id"] == 1 and other["controller"]["state"] == "ready"
+    grown = [
+        new["latencies"]["read"]["commands"] - old["latencies"]["read"]["commands"]
+        for old, new in ((before, after), (before["others"][0], other))
+    ]
+    assert grown == [1, 3]
+    found = text(after)
+    assert b'potash_controller_ready{controller="1"} 1.0' in found
+    assert b"potash_controller_ready 1.0" in found
+    measured = between(before, after)
+    assert measured["others"][1] > 0 and measured["commands"] > measured["others"][1]
+    assert any("controller 1: ready" in line for line in summary(after, measured))

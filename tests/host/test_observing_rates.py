@@ -35,6 +35,7 @@ def snapshot(moment: float, **changes: Any) -> Snapshot:
         "extensions": [],
         "placement": [],
         "log": [],
+        "others": [],
     }  # fmt: skip
     return cast(Snapshot, found | changes)
 

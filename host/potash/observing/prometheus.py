@@ -11,7 +11,13 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from potash_firmware.snapshot import AcceleratorState, Histogram, ModelledTime, Snapshot
+from potash_firmware.snapshot import (
+    AcceleratorState,
+    Histogram,
+    ModelledTime,
+    OtherController,
+    Snapshot,
+)
 
 __all__ = ["CONTENT_TYPE", "METRICS", "text"]
 
@@ -123,13 +129,12 @@ def _add_histogram(family: Family, labels: dict[str, str], given: Histogram) -> 
 
 
 def _samples(given: Snapshot) -> Iterator[Sample]:
-    controller, mailbox = given["controller"], given["mailbox"]
+    mailbox = given["mailbox"]
+    yield from _of_controller(given, {})
+    for other in given["others"]:
+        yield from _of_controller(other, {"controller": other["id"]})
     for name, value in (
         ("up", True),
-        ("controller_ready", controller["state"] == "ready"),
-        ("host_attached", controller["host_attached"]),
-        ("session_ends_total", controller["session_ends"]),
-        ("interrupts_total", controller["interrupts"]),
         ("read_bytes_total", given["bytes"]["read"]),
         ("written_bytes_total", given["bytes"]["written"]),
         ("media_work_in_flight", given["media"]["work_in_flight"]),
@@ -140,21 +145,10 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
         yield Sample(name, {}, value)
     for way in ("sent", "received"):
         yield Sample("mailbox_messages_total", {"direction": way}, mailbox[way])
-    for queue in given["queues"]:
-        labels = {"queue": queue["qid"]}
-        yield Sample("queue_waiting", labels, queue["waiting"])
-        yield Sample("queue_outstanding", labels, queue["outstanding"])
-        for command, count in queue["commands"].items():
-            yield Sample("commands_total", {**labels, "command": command}, count)
-    for error in given["errors"]:
-        described = {"status": f"{error['status']:03x}", "meaning": error["meaning"]}
-        yield Sample("command_errors_total", described, error["commands"])
     for namespace in given["namespaces"]:
         yield Sample("namespace_bytes", {"nsid": namespace["nsid"]}, namespace["bytes"])
     for accelerator in given["accelerators"]:
         yield from _of_accelerator(accelerator)
-    for kind, latency in given["latencies"].items():
-        yield Sample("latency_seconds", {"kind": kind}, latency)
     for number, handle in enumerate(given["placement"]):
         labels = {"handle": number}
         yield Sample("placement_host_bytes_total", labels, handle["host"])
@@ -164,6 +158,26 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
             yield Sample("placement_media_bytes_total", {**labels, "reason": reason}, size)
     if given["modelled"] is not None:
         yield from _of_modelled(given["modelled"])
+
+
+def _of_controller(given: Snapshot | OtherController, of: Labels) -> Iterator[Sample]:
+    """The samples of one controller, with labels for one that is not the first."""
+    controller = given["controller"]
+    yield Sample("controller_ready", of, controller["state"] == "ready")
+    yield Sample("host_attached", of, controller["host_attached"])
+    yield Sample("session_ends_total", of, controller["session_ends"])
+    yield Sample("interrupts_total", of, controller["interrupts"])
+    for queue in given["queues"]:
+        labels = {**of, "queue": queue["qid"]}
+        yield Sample("queue_waiting", labels, queue["waiting"])
+        yield Sample("queue_outstanding", labels, queue["outstanding"])
+        for command, count in queue["commands"].items():
+            yield Sample("commands_total", {**labels, "command": command}, count)
+    for error in given["errors"]:
+        described = {**of, "status": f"{error['status']:03x}", "meaning": error["meaning"]}
+        yield Sample("command_errors_total", described, error["commands"])
+    for kind, latency in given["latencies"].items():
+        yield Sample("latency_seconds", {**of, "kind": kind}, latency)
 
 
 def _of_modelled(given: ModelledTime) -> Iterator[Sample]:

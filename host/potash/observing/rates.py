@@ -4,21 +4,30 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
 from csd_spec.reporting import Amount, Share
-from potash_firmware.snapshot import Bucket, Histogram, Latencies, ModelledTime, Snapshot
+from potash_firmware.snapshot import (
+    Bucket,
+    Histogram,
+    Latencies,
+    ModelledTime,
+    OtherController,
+    Snapshot,
+)
 
 
 class Rates(TypedDict):
     """Rates per second since the previous snapshot."""
 
     seconds: Annotated[Amount, "Seconds between the two snapshots."]
-    commands: Annotated[Amount, "Commands of all queues."]
+    commands: Annotated[Amount, "Commands of all queues, of all controllers."]
     read_bytes: Annotated[Amount, "Bytes read by hosts."]
     written_bytes: Annotated[Amount, "Bytes written by hosts."]
     interrupts: Annotated[Amount, "Interrupts sent."]
     messages: Annotated[Amount, "Messages of the mailbox, in both directions."]
     errors: Annotated[Amount, "Commands that failed."]
     jobs: Annotated[Amount, "Jobs started."]
-    queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
+    queues: Annotated[
+        Mapping[int, Amount], "Commands by queue identifier, of the first controller."
+    ]
     latencies: Annotated[
         Latencies, "Times that I/O commands took in between; all but sums are upper bounds."
     ]
@@ -29,6 +38,9 @@ class Rates(TypedDict):
         Mapping[str, Amount],
         "Share of the guest's time in which the modelled drive's resources were busy, by kind;"
         " above 1 if they are reserved for commands in progress.",
+    ]
+    others: Annotated[
+        Mapping[int, Amount], "Commands by identifier, of controllers behind the first one."
     ]
 
 
@@ -48,15 +60,22 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
         return max(0.0, (count(after) - count(before)) / seconds)
 
     first, second = _by_queue(before), _by_queue(after)
+    others = {each["id"]: _all(each) for each in before["others"]}
     busy_before, busy_after = _busy(before), _busy(after)
     return {
         "seconds": seconds,
-        "commands": rate(lambda one: sum(_by_queue(one).values())),
+        "commands": rate(lambda one: _all(one) + sum(_all(each) for each in one["others"])),
         "read_bytes": rate(lambda one: one["bytes"]["read"]),
         "written_bytes": rate(lambda one: one["bytes"]["written"]),
-        "interrupts": rate(lambda one: one["controller"]["interrupts"]),
+        "interrupts": rate(
+            lambda one: sum(each["controller"]["interrupts"] for each in (one, *one["others"]))
+        ),
         "messages": rate(lambda one: one["mailbox"]["sent"] + one["mailbox"]["received"]),
-        "errors": rate(lambda one: sum(item["commands"] for item in one["errors"])),
+        "errors": rate(
+            lambda one: sum(
+                item["commands"] for each in (one, *one["others"]) for item in each["errors"]
+            )
+        ),
         "jobs": rate(lambda one: sum(item["jobs"]["started"] for item in one["accelerators"])),
         "queues": {
             qid: max(0.0, (count - first.get(qid, 0)) / seconds) for qid, count in second.items()
@@ -71,6 +90,10 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
             "other": since(before["latencies"]["other"], after["latencies"]["other"]),
         },
         "busy": _shares(before["modelled"], after["modelled"]),
+        "others": {
+            each["id"]: max(0.0, (_all(each) - others.get(each["id"], 0)) / seconds)
+            for each in after["others"]
+        },
     }
 
 
@@ -114,7 +137,12 @@ def _shares(before: ModelledTime | None, after: ModelledTime | None) -> dict[str
     }
 
 
-def _by_queue(snapshot: Snapshot) -> dict[int, int]:
+def _all(controller: Snapshot | OtherController) -> int:
+    """The commands of a controller."""
+    return sum(_by_queue(controller).values())
+
+
+def _by_queue(snapshot: Snapshot | OtherController) -> dict[int, int]:
     return {queue["qid"]: sum(queue["commands"].values()) for queue in snapshot["queues"]}
 
 

@@ -67,6 +67,12 @@ def summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     shadow += ", memory by messages" if controller["memory_by_messages"] else ""
     sizes = ", ".join(f"{one['nsid']}: {human(one['bytes'])}" for one in snapshot["namespaces"])
     yield f"controller {controller['state']}, {host}{shadow}; namespaces {sizes or 'none'}"
+    for other in snapshot["others"]:
+        host = "a host is attached" if other["controller"]["host_attached"] else "no host"
+        yield (
+            f"controller {other['id']}: {other['controller']['state']}, {host},"
+            f" {number(rates['others'].get(other['id'], 0.0))} commands/s"
+        )
     yield (
         f"{number(rates['commands'])} commands/s   read {human_rate(rates['read_bytes'])}"
         f"   written {human_rate(rates['written_bytes'])}"
