@@ -166,6 +166,12 @@ class Device:
                 for socket, board in zip(self._sockets, self.boards, strict=True)
             ]
             """The server of each controller."""
+            self._numbered = [
+                (number, server, board.registers.host_writes)
+                for number, (server, board) in enumerate(
+                    zip(self.servers, self.boards, strict=True)
+                )
+            ]
             if self._status_path is not None:
                 self._status = _status_socket(stack, self._status_path)
                 if self.rpu.controller.ana is not None:
@@ -286,7 +292,7 @@ class Device:
             media=self.storage.executor.fileno() in ready,
             apu=port is None or port.closed or port.fileno() in ready,
         )
-        for number, server in enumerate(self.servers):
+        for number, server, _ in self._numbered:
             if server.has_message:  # which came, or failed, while guest memory was waited for
                 self._more[number] = True
         holding = self.rpu.holding
@@ -335,10 +341,10 @@ class Device:
 
     def _serve_host(self, ready: Collection[int]) -> None:
         """Do what the hosts' messages ask, and turn away who comes while there is a host."""
-        for number, (server, board) in enumerate(zip(self.servers, self.boards, strict=True)):
+        for number, server, writes in self._numbered:
             # A pass at a tick finds nothing to read nearly always: asking each would cost 5 µs.
             if (self._more[number] or server.fileno() in ready) and len(
-                board.registers.host_writes
+                writes
             ) < HOST_WRITES_WAITING:
                 self._more[number] = server.drain(MESSAGES_PER_PASS) == MESSAGES_PER_PASS
             if server.timeout == 0.0:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from csd_spec.faults import Fault, FaultKind
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
@@ -387,3 +388,21 @@ def test_counters_of_data_are_the_drive_s(pair: list[Host]) -> None:
         read(host, queue)
     assert first.rpu.subsystem.health.reads == 2
     assert [each.statistics.reads.count for each in first.rpu.subsystem.controllers] == [1, 1]
+
+
+def test_a_fault_is_about_one_controller_or_about_any(pair: list[Host]) -> None:
+    (first, second), (one, two) = pair, queues(pair)
+    faults = first.rpu.subsystem.faults
+    faults.add(Fault(FaultKind.STATUS, status=0x281, controller=2))
+    assert second.command(two, READ, nsid=1).status == 0x281
+    assert first.command(one, READ, nsid=1).status == 0
+    faults.clear()
+    faults.add(Fault(FaultKind.INTERRUPT, controller=1))
+    for host, queue in ((first, one), (second, two)):
+        host.lines.fired.clear()
+        assert host.command(queue, READ, nsid=1).status == 0
+    assert 1 not in first.lines.fired and 1 in second.lines.fired
+    faults.clear()
+    faults.add(Fault(FaultKind.STATUS, status=0x281))
+    pairs = ((first, one), (second, two))
+    assert [host.command(queue, READ, nsid=1).status for host, queue in pairs] == [0x281] * 2

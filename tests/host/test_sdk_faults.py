@@ -43,6 +43,7 @@ LINES = {
     "zone reset lba=16..31 nsid=2": Fault(FaultKind.RESET_RECOMMENDED, nsid=2, lba=16, blocks=16),
     "flash program": Fault(FaultKind.PROGRAM_FAILURE, times=1),
     "flash program count=5": Fault(FaultKind.PROGRAM_FAILURE, times=5),
+    "interrupt controller=0": Fault(FaultKind.INTERRUPT, controller=1),
     "ana inaccessible": Fault(FaultKind.ACCESS_STATE, times=1, group=1, state=3),
     "ana persistent-loss group=7 at=2s transition=500ms": Fault(
         FaultKind.ACCESS_STATE, times=1, group=7, state=4, delay=2_000_000, transition=500_000

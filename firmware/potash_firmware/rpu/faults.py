@@ -301,12 +301,14 @@ class Faults:
         delay = sum(fault.delay for fault in triggered)
         return self._deadlines.clock.now() + delay * 1000 if delay else None
 
-    def delivered(self, vectors: Iterable[int]) -> set[int]:
-        """The interrupts that come out, of those that are to be sent."""
+    def delivered(self, vectors: Iterable[int], controller: int) -> set[int]:
+        """The interrupts of a controller that come out, of those that are to be sent."""
         lost = set()
         for vector in vectors:
             for armed in self.interrupts:
-                if armed.fault.queue in (ANY, vector) and self.triggers(armed):
+                fault = armed.fault
+                concerned = fault.controller in (0, controller + 1) and fault.queue in (ANY, vector)
+                if concerned and self.triggers(armed):
                     lost.add(vector)
                     break
         return set(vectors) - lost

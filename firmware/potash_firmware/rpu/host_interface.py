@@ -70,7 +70,9 @@ class HostInterface:
         """While the drive is to stop, no command is fetched."""
         self.lifecycle = Lifecycle(controller, self._session_ended, reset_subsystem, clock)
         self.polling = Polling(clock, rest=None if board.queues.page is None else IDLE_POLL)
-        self.interrupts = Interrupts(board, controller.faults, controller.timers, clock)
+        self.interrupts = Interrupts(
+            board, controller.faults, controller.timers, clock, controller.identifier
+        )
         self.commands = make(
             controller,
             self.lifecycle,

@@ -21,18 +21,23 @@ from potash_firmware.rpu.features.values import Features
 
 
 class Interrupts:
-    """The interrupts of one controller; `clock` gives seconds.
+    """The interrupts of the controller with the identifier `controller`; `clock` gives seconds.
 
     One of `timers` wakes the loop when an interrupt is due that is held back.
     """
 
     def __init__(
-        self, board: Board, faults: Faults, timers: Deadlines, clock: Callable[[], float]
+        self,
+        board: Board,
+        faults: Faults,
+        timers: Deadlines,
+        clock: Callable[[], float],
+        controller: int,
     ) -> None:
         self._lines = board.interrupts
         self._dma = board.dma
         self._queues = board.queues
-        self._faults = faults
+        self._faults, self._controller = faults, controller
         self._timers = timers
         self._timer: Timer = NO_TIMER
         self.coalescing = Coalescing(clock)
@@ -73,7 +78,7 @@ class Interrupts:
             return
         due = coalescing.take_due()
         if due and self._faults.interrupts:
-            due = self._faults.delivered(due)
+            due = self._faults.delivered(due, self._controller)
         if due:
             self._lines.fire_all(due)
         if coalescing.holds and self._timer.over and (left := coalescing.timeout) is not None:

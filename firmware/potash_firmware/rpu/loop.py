@@ -210,9 +210,10 @@ class Rpu:
     def _execute_at_once(self, answered: bool) -> bool:
         """Complete what is due or `answered`, poll the queues and send interrupts only. Returns
         False if a whole pass has to follow."""
-        if any(host.dma.remote for host in self.hosts):
-            return False  # memory that is reached by messages: only a whole pass waits for them
         hosts, more = self.hosts, False
+        for host in hosts:
+            if host.dma.remote:
+                return False  # memory that is reached by messages: only a whole pass waits for it
         try:
             if answered:
                 for message in self._apu.messages():

@@ -125,7 +125,10 @@ class MediaWork:
     @property
     def any_unfinished(self) -> bool:
         """The drive or some controller has work in flight."""
-        return any(each.unfinished for each in self._all)
+        for each in self._all:  # after each command of a host that is polled
+            if each.unfinished:
+                return True
+        return False
 
     @property
     def every(self) -> "set[Future[Any]]":

@@ -13,7 +13,7 @@ A line is the fault's kind, and words for the rest:
                                 [queue=N] [nsid=N] [lba=FIRST..LAST | lba=FIRST+COUNT]
                                 [controller=N]
     media read|write|any        [delay=TIME] [nsid=N] [lba=...]
-    interrupt                   [vector=N]
+    interrupt                   [vector=N] [controller=N]
     apu                         [at=now|start|job]
     zone reset|finish           [nsid=N] [lba=...]
     reachability
@@ -211,7 +211,11 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
                 lasting=_time(rest, "for"),
             )
         case "interrupt":
-            return made(FaultKind.INTERRUPT, queue=_number(rest, "vector", ANY))
+            return made(
+                FaultKind.INTERRUPT,
+                queue=_number(rest, "vector", ANY),
+                controller=_number(rest, "controller", -1) + 1,
+            )
     nsid = _number(rest, "nsid", 0)
     lba, blocks = _range(rest.pop("lba", None))
     placed = partial(made, nsid=nsid, lba=lba, blocks=blocks)

@@ -111,7 +111,10 @@ class Health(Part):
             busy = max(busy, min(elapsed, SAMPLE))
         self.busy_seconds += busy
         self._sampled, self._commands = now, commands
-        self.waited = any(each.any_io for each in self._outstanding)
+        self.waited = False
+        for each in self._outstanding:  # in each pass
+            if each.any_io:
+                self.waited = True
 
     @property
     def power_on_seconds(self) -> int:
