@@ -4,6 +4,7 @@ A convolution here is that of neural networks: the kernel is not mirrored.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 from potash_device.vta.config import Config
 
@@ -16,6 +17,17 @@ class ScheduleError(ValueError):
 def blocks(count: int, block: int) -> int:
     """Number of blocks that `count` values take."""
     return -(-count // block)
+
+
+@cache
+def _most_blocks(out_channels: int, multiplier: int, block_in: int, block_out: int) -> int:
+    """Blocks of input channels that a block of output channels has values of, at most."""
+    firsts = range(0, out_channels, block_out)
+    ends = (min(first + block_out, out_channels) - 1 for first in firsts)
+    return 1 + max(
+        end // multiplier // block_in - first // multiplier // block_in
+        for first, end in zip(firsts, ends, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -88,12 +100,7 @@ class Conv2d:
         """Blocks of input channels that a block of output channels depends on, at most."""
         if not self.depthwise:
             return self.in_blocks(config)
-        firsts = range(0, self.out_channels, config.block_out)
-        ends = (min(first + config.block_out, self.out_channels) - 1 for first in firsts)
-        return 1 + max(
-            end // self.multiplier // config.block_in - first // self.multiplier // config.block_in
-            for first, end in zip(firsts, ends, strict=True)
-        )
+        return _most_blocks(self.out_channels, self.multiplier, config.block_in, config.block_out)
 
     def first_block(self, config: Config, out_block: int) -> int:
         """The first of the `depth` blocks of input channels of a block of output channels."""
