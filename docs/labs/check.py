@@ -19,6 +19,8 @@ LABS = {
     "debugger": "debugger",
     "fault-campaign": "fault_campaign",
     "operator": "delegate_operator",
+    "translation-layer": "translation_layer",
+    "unit-scheduler": "unit_scheduler",
 }
 """The labs, and the folder of each."""
 LIMIT = 300

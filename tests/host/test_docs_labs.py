@@ -89,6 +89,89 @@ def test_the_lab_about_schedules_refuses_potashs_own_search(call: str, tmp_path:
     )
 
 
+MOVES = """\
+        for first in range(0, len(moved), self.flash.pages):
+            self.program(dict(list(moved.items())[first : first + self.flash.pages]))
+"""
+ERASES = "        self.flash.erase(victim)\n"
+NEWER = "if page not in self.places or sequence > self.stored(page)[1]:"
+FEWEST = "victim = min(sorted(candidates), key=lambda block: len(valid[block]))"
+EMPTY = (
+    "        if all(contents is None for contents in found):\n            self.free.append(block)\n"
+)
+GOES_ON = """\
+        elif None in found:
+            self.block, self.unit = block, found.index(None)
+"""
+TAKES = "        self.buffer[page] = data\n"
+LOST, TWICE = "the power fails at operation ", "is programmed twice without an erase"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (MOVES + ERASES, ERASES + MOVES, LOST),
+        (TAKES, TAKES + "        self.places.pop(page, None)\n", LOST),
+        ("        if self.buffer:\n", "        if len(self.buffer) == self.flash.pages:\n", LOST),
+        (NEWER, "if page not in self.places:", LOST),
+        (NEWER, "if True:", LOST),
+        ("self.sequence = max(self.sequence, sequence + 1)", "pass", LOST),
+        ("if contents is None or contents is self.flash.torn:", "if contents is None:", "ValueError"),
+        (EMPTY, EMPTY + GOES_ON, "after a power loss without an erase"),
+        ("if all(contents is None for", "if all(contents in (None, self.flash.torn) for", TWICE),
+        ("        if page in self.buffer:\n            return self.buffer[page]\n", "",
+         "has not what was just written"),
+        (' if page in self.places else b""', "", "KeyError"),
+        ("self.free.pop(0), 0", "self.free[0], 0", TWICE),
+        ("{self.block, *self.free}", "{*self.free}", "is programmed before unit 1"),
+        (FEWEST, FEWEST.replace("min", "max"), "a write takes more than 60 operations"),
+        (FEWEST, "victim = min(candidates)", "a write takes more than 60 operations"),
+        ("            while len(self.free) < RESERVE:\n                self.collect()\n", "",
+         "IndexError: pop from empty list"),
+        ("if len(self.buffer) == self.flash.pages:", "if self.buffer:",
+         "the write amplification is 8.0; 4.0 is the most"),
+    ],
+)  # fmt: skip
+def test_wrong_translation_layers_are_refused(
+    old: str, new: str, problem: str, tmp_path: Path
+) -> None:
+    solution = (FOLDER / "translation_layer" / "solution.py").read_text()
+    assert solution.count(old) == 1
+    (said,) = said_of("translation-layer", solution.replace(old, new), tmp_path)
+    assert problem in said
+
+
+CHOICE = "Choice(min(ready, key=urgency), next(unit for unit in units if unit.task is None))"
+USE = "(task.done - before) / task.priority"
+WEIGHT, PAUSE = "a tenant of weight 4 of 7 has ", "when a tenant comes back after a pause, "
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("min(ready, key=urgency)", "ready[0]", WEIGHT),  # turns of executions
+        ("min(ready, key=urgency)", "ready[-1]", PAUSE + "it has 0%"),
+        ("min(ready, key=urgency)", "min(ready, key=lambda task: task.done)", WEIGHT),
+        ("min(ready, key=urgency)", "max(ready, key=lambda task: task.priority)", WEIGHT),
+        (USE, "(task.done - before)", WEIGHT),
+        (USE, "self.slice / task.priority", WEIGHT),
+        ("max(self.use.get(tenant, 0), floor)", "self.use.get(tenant, 0)",
+         PAUSE + "the other one has 0%"),
+        (CHOICE, CHOICE.partition(", next")[0] + ", units[0]) if units[0].task is None else None",
+         "a unit is idle while executions wait"),
+        (CHOICE, CHOICE.partition(", next")[0] + ", units[-1])", "or a unit that is not free"),
+        ("slice = 100_000", "slice = 5_000_000", "takes 5.0 ms beside long ones"),
+        ("slice = 100_000", "slice = 1_000", "a slice of 1000 ns is too short"),
+        ("common = True", "common = False", "set common = True"),
+    ],
+)  # fmt: skip
+def test_wrong_schedulers_are_refused(old: str, new: str, problem: str, tmp_path: Path) -> None:
+    solution = (FOLDER / "unit_scheduler" / "solution.py").read_text()
+    assert solution.count(old) == 1
+    found = said_of("unit-scheduler", solution.replace(old, new), tmp_path)
+    assert any(problem in said for said in found), found
+
+
 @pytest.mark.parametrize(
     ("lab", "code", "problem"),
     [
