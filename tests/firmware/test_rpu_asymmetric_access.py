@@ -8,8 +8,11 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from csd_spec.faults import Fault, FaultKind
 from nvme_spec.asymmetric_access import AccessState
@@ -365,6 +368,75 @@ def test_commands_that_have_begun_end_as_usual() -> None:
         host.executor.run_all()
         host.service()
         assert [(done.cid, done.status) for done in host.reap(host.io[1])] == [(5, 0)]
+
+
+STEPS = st.one_of(
+    st.tuples(
+        st.just("change"),
+        st.sampled_from([1, 7]),
+        st.sampled_from([OPTIMIZED, NON_OPTIMIZED, INACCESSIBLE, LOST]),
+        st.sampled_from([0, 0, 2, 10]),
+    ),
+    st.tuples(st.just("pass"), st.integers(1, 12)),
+    st.tuples(st.just("detach"), st.integers(1, 3)),
+    st.tuples(st.just("attach"), st.integers(1, 3)),
+    st.tuples(st.just("log")),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+@settings(deadline=None, max_examples=60)
+def test_a_random_history_is_that_of_a_plain_model(history: list[tuple[Any, ...]]) -> None:
+    """The model has a state, a pending state with its time, and a change count for each group."""
+    members = {1: 1, 2: 1, 3: 7}
+    states, changes = {1: 1, 7: 1}, {1: 0, 7: 0}
+    pending: dict[int, tuple[float, int]] = {}
+    attached, now = {1, 2, 3}, 0.0
+    listed = {1: [1, 2], 7: [3]}
+
+    def enter(group: int, state: int) -> None:
+        changes[group] += state != states[group]
+        states[group] = state
+
+    with powered() as host:
+        groups(host)
+        for step in history:
+            match step:
+                case ("change", group, state, transition):
+                    if 4 in (states[group], pending.get(group, (0, 0))[1]) and state != 4:
+                        with pytest.raises(ValueError, match="persistent loss"):
+                            change(host, group, state, transition)
+                        continue
+                    change(host, group, state, transition)
+                    pending.pop(group, None)
+                    enter(group, CHANGE if transition else state)
+                    if transition:
+                        pending[group] = (now + transition, state)
+                case ("pass", seconds):
+                    now += seconds
+                    host.now += seconds + 1e-6
+                    host.service()
+                    for group in [group for group, (due, _) in pending.items() if due <= now]:
+                        enter(group, pending.pop(group)[1])
+                case ("detach", nsid) if nsid in attached and not pending:
+                    assert attach(host, nsid, sel=1).status == 0
+                    attached.remove(nsid)
+                case ("attach", nsid) if nsid not in attached and not pending:
+                    lost = states[members[nsid]] == 4
+                    assert attach(host, nsid).status == (0x125 if lost else 0)
+                    attached |= set() if lost else {nsid}
+                case ("log",):
+                    for group, before in listed.items():
+                        found = [nsid for nsid in sorted(attached) if members[nsid] == group]
+                        changes[group] += found != before
+                        listed[group] = found
+                    assert groups(host) == (
+                        sum(changes.values()),
+                        [(g, changes[g], states[g], listed[g]) for g in (1, 7) if listed[g]],
+                    )
+            for nsid, group in members.items():
+                refusal = {3: 0x302, 4: 0x301, CHANGE: 0x303}.get(states[group], 0)
+                assert read(host, nsid) == (refusal if nsid in attached else 0x002)
 
 
 def test_states_are_moved_to_another_drive() -> None:
