@@ -4,84 +4,112 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from potash.control import change_access
-from potash.vm.drive import serving
+from potash.devices import serving
+from potash.options import parse
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import shell
 
-TIMEOUT = 120
-STATE = "cat /sys/class/nvme/nvme0/nvme0c0n1/ana_state"
+LIMIT = 120
 FIO = (
-    "fio --name=paths --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=8 "
-    "--rw=randrw --bs=4k --size=16M --verify=crc32c --verify_backlog=64 --time_based "
-    "--runtime={seconds} --output-format=json --output=/tmp/fio.json"
-)
+    "fio", "--name=paths", "--filename=/dev/nvme0n1", "--direct=1", "--ioengine=io_uring",
+    "--iodepth=8", "--rw=randrw", "--bs=4k", "--size=16M", "--verify=crc32c", "--verify_backlog=64",
+    "--time_based", "--runtime=10m", "--output-format=json",
+)  # fmt: skip
+HOLD = 0.1
+"""Seconds for which a state lasts: Linux reads of it meanwhile, on an idle machine."""
 
 
 @pytest.fixture(scope="module")
-def path(images: GuestImages) -> Iterator[tuple[Guest, Path]]:
-    """A guest with one path to a drive, and the socket of it."""
-    with serving("--size", "64M", "--ana") as socket, Guest(images, socket) as guest:
-        yield guest, Path(socket)
+def paths(images: GuestImages) -> Iterator[tuple[Guest, Sequence[Path]]]:
+    """A guest with two paths to a drive, and the sockets of these."""
+    with (
+        serving(parse(["--size", "64M"]), controllers=2) as drive,
+        Guest(images, drive.sockets[0], more=drive.sockets[1:]) as guest,
+    ):
+        yield guest, drive.sockets
 
 
-def said(guest: Guest, script: str) -> str:
-    done = guest.capture(["sh", "-c", script])
-    assert done.code == 0, done
-    return done.stdout.decode()
+@pytest.fixture(scope="module")
+def path(images: GuestImages) -> Iterator[tuple[Guest, Sequence[Path]]]:
+    """A guest with one path."""
+    with serving(parse(["--size", "64M", "--ana"])) as drive, Guest(images, drive.socket) as guest:
+        yield guest, drive.sockets
 
 
-def wait_for(guest: Guest, state: str) -> None:
-    """Until Linux has read the log page, of which it is notified by an event."""
-    until = time.monotonic() + TIMEOUT
-    while (found := said(guest, STATE).strip()) != state:
+def wait_for(guest: Guest, *states: str) -> None:
+    """Until Linux has read the log page of each path, of which it is notified by an event."""
+    until = time.monotonic() + LIMIT
+    while (found := shell(guest, "cat /sys/block/nvme0c?n1/ana_state").split()) != [*states]:
         assert time.monotonic() < until, found
         time.sleep(0.05)
 
 
-def verified(guest: Guest, socket: Path, seconds: int, states: list[str]) -> None:
-    """Change states while fio writes and verifies; the path is optimized at the end."""
-    said(guest, f"({FIO.format(seconds=seconds)}; echo $? > /tmp/code) > /dev/null 2>&1 &")
-    for number, state in enumerate(states):
-        change_access(socket, state, transition=0.02 * (number % 3))
-        time.sleep(seconds / len(states) / 2)
-        change_access(socket, "optimized", transition=0.02 * (number % 2))
-        time.sleep(seconds / len(states) / 2)
-    until = time.monotonic() + TIMEOUT
-    while not said(guest, "cat /tmp/code 2> /dev/null || true"):
-        assert time.monotonic() < until, said(guest, "dmesg | tail")
-        time.sleep(0.2)
-    assert said(guest, "cat /tmp/code; rm /tmp/code") == "0\n", said(guest, "cat /tmp/fio.json")
-    (job,) = json.loads(said(guest, "cat /tmp/fio.json"))["jobs"]
-    assert job["error"] == 0
-    assert job["write"]["total_ios"] > 0
+def written(guest: Guest) -> int:
+    """Writes that Linux's multipath device has completed."""
+    return int(shell(guest, "cat /sys/block/nvme0n1/stat").split()[4])
 
 
-def test_linux_follows_each_state(path: tuple[Guest, Path]) -> None:
-    guest, socket = path
-    assert "live" in said(guest, "nvme list-subsys")
-    assert said(guest, "cat /sys/class/nvme/nvme0/nvme0c0n1/ana_state") == "optimized\n"
+def verified(guest: Guest, sockets: Sequence[Path], changes: int) -> None:
+    """Change the states of paths in turn while fio writes and verifies; all end optimized."""
+    output, before, until = bytearray(), written(guest), time.monotonic() + LIMIT
+    load = guest.start(FIO, stdout=output.extend, stderr=output.extend)
+    while written(guest) == before:
+        assert load.code is None and time.monotonic() < until, output
+        time.sleep(0.05)
+    for number in range(changes):
+        socket = sockets[number % len(sockets)]
+        state = ("inaccessible", "non-optimized", "inaccessible")[number % 3]
+        change_access(socket, state, transition=0.05 * (number % 4 == 1))
+        time.sleep(HOLD)
+        if number % 5 == 4:  # no path has access for a moment
+            for each in sockets:
+                change_access(each, "inaccessible")
+            time.sleep(HOLD)
+        for each in sockets:
+            change_access(each, "optimized", transition=0.05 * (number % 4 == 2))
+        time.sleep(HOLD)
+        assert load.code is None, output
+    load.signal(2)
+    load.wait(LIMIT)
+    [job] = json.loads(output[output.index(b"{") :])["jobs"]
+    assert job["error"] == 0 and job["read"]["total_ios"] > 0, output
+    wait_for(guest, *("optimized" for _ in sockets))
+
+
+def test_linux_follows_each_state(paths: tuple[Guest, Sequence[Path]]) -> None:
+    guest, sockets = paths
+    wait_for(guest, "optimized", "optimized")
     for state in ("inaccessible", "non-optimized", "inaccessible", "optimized"):
-        change_access(socket, state)
-        wait_for(guest, state)
-        log = json.loads(said(guest, "nvme ana-log /dev/nvme0 -o json"))
+        change_access(sockets[1], state, transition=0.05)
+        wait_for(guest, "optimized", state)
+        log = json.loads(shell(guest, "nvme ana-log /dev/nvme1 -o json"))
         (group,) = next(found for found in log.values() if isinstance(found, list))
         assert group["state"] == state
-    change_access(socket, "non-optimized", transition=0.1)
-    wait_for(guest, "non-optimized")
-    change_access(socket, "optimized")
-    wait_for(guest, "optimized")
 
 
-def test_what_fio_writes_verifies_while_a_path_comes_and_goes(path: tuple[Guest, Path]) -> None:
-    verified(*path, 3, ["inaccessible", "non-optimized"] * 3)
+@pytest.mark.parametrize("changes", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_data_verify_while_paths_change(paths: tuple[Guest, Sequence[Path]], changes: int) -> None:
+    verified(*paths, changes)
 
 
 @pytest.mark.slow
-def test_what_fio_writes_verifies_through_100_changes(path: tuple[Guest, Path]) -> None:
-    verified(*path, 60, ["inaccessible", "non-optimized"] * 50)
+def test_data_verify_while_the_only_path_changes(path: tuple[Guest, Sequence[Path]]) -> None:
+    verified(*path, 100)
+
+
+def test_the_other_path_is_used_when_one_is_lost_for_good(
+    paths: tuple[Guest, Sequence[Path]],
+) -> None:
+    """The last test of these paths, as nothing follows persistent loss."""
+    guest, sockets = paths
+    for state in ("inaccessible", "persistent-loss"):
+        change_access(sockets[0], state)
+        wait_for(guest, state, "optimized")
+        shell(guest, "dd if=/dev/nvme0n1 of=/dev/null bs=4k count=4 iflag=direct 2> /dev/null")
