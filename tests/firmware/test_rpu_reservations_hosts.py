@@ -295,6 +295,20 @@ def test_reservations_that_cannot_be_are_left_out(section: object) -> None:
         assert host.command(host.io[1], WRITE, nsid=1).status == 0
 
 
+def test_what_a_host_without_an_identifier_holds_ends_with_the_power() -> None:
+    """Its registration as well, also if the namespace persists; those of other hosts stay."""
+    machine = FourHosts()
+    first, second, _, last = machine.hosts.all
+    become(first, None)
+    assert register(first, 0, new=1, persistence=3) == 0
+    assert acquire(first, 0, 1, rtype=3) == 0
+    assert register(second, 0, new=2) == 0
+    assert report(last) == Report(2, 3, 1, [(0, 1, bytes(8), 1), (1, 0, IDENTIFIERS[1], 2)])
+    machine.power_loss()
+    assert report(machine.hosts.all[0]) == Report(2, 0, 1, [(1, 0, IDENTIFIERS[1], 2)])
+    machine.teardown()
+
+
 def test_a_holder_that_is_no_registrant_holds_nothing() -> None:
     media = MemoryMedia.create(SIDECAR_SIZE)
     before = Sidecar(media)
@@ -425,9 +439,11 @@ TestFourHosts.settings = settings(max_examples=settings().max_examples // 3)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_many_changes_agree_with_the_model(seed: int) -> None:
-    """The state alone, without the firmware around it, which takes longer."""
+    """The state alone, without the firmware around it, which takes longer; at times from what
+    is saved of it."""
     chance = random.Random(seed)
-    model, state = ReservationModel(), reservations.Reservation()
+    every = reservations.Reservations(Sidecar(MemoryMedia.create(SIDECAR_SIZE)), exists=bool)
+    model, state = ReservationModel(), every[1]
     hosts = [reservations.Host(identifier) for identifier in IDENTIFIERS]
 
     def status(call: object, *arguments: object, **options: object) -> tuple[int, dict[int, int]]:
@@ -459,6 +475,9 @@ def test_many_changes_agree_with_the_model(seed: int) -> None:
         else:
             expected = model.release(number, 1, own, 0)
             got = status(state.clear, host, own)
+        if chance.random() < 0.1:
+            every.load(every.save(lasting=True))
+            state = every[1]
         told = {each: what for each, (what,) in model.told.items()}
         model.told.clear()
         assert got == (expected, told)

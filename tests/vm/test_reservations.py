@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from potash.devices import serving_guest
+from potash.options import parse
 from potash.vm.drive import device_process
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
@@ -76,9 +78,33 @@ def test_hosts_reserve_a_namespace(images: GuestImages, tmp_path: Path) -> None:
         shell(guest, f"{WRITE}; {READ}")
 
 
+def test_a_host_has_its_reservation_on_all_paths(images: GuestImages) -> None:
+    script = blocks("reservations.md", "sh")[1]
+    identify = f"cd /tmp; printf 'host of %07d paths' 2 | head -c 16 > identifier; {script}"
+    with (
+        serving_guest([parse(["--size", "64M"])], paths=2) as (sockets, _),
+        Guest(images, sockets[0], more=sockets[1:]) as guest,
+    ):
+        guest.await_drive(DRIVE)
+        shell(guest, "echo round-robin | tee /sys/class/nvme-subsystem/*/iopolicy")
+        shell(guest, identify)
+        shell(guest, f"nvme resv-register {DRIVE} --nrkey=1")
+        shell(guest, f"nvme resv-acquire {DRIVE} --crkey=1 --rtype=2")
+        listed = report(guest)["regctlext"]
+        assert [(each["cntlid"], each["rcsts"], each["rkey"]) for each in listed] == [
+            (0, 1, 1),
+            (1, 1, 1),
+        ]
+        both = f"for _ in 1 2 3 4; do {WRITE} && {READ} || exit; done"
+        shell(guest, both)
+        shell(guest, "nvme reset /dev/nvme1")
+        assert fails(guest, both)
+        shell(guest, f"{identify}; {both}")
+
+
 def fails(guest: Guest, command: str) -> bool:
     """A command fails because of a reservation."""
-    said = shell(guest, f"{command} 2>&1 || echo failed")
+    said = shell(guest, f"({command}) 2>&1 || echo failed")
     return "failed" in said and "Invalid exchange" in said
 
 
