@@ -325,10 +325,12 @@ class AddressSpace:
     def _require_messages(self, mapping: Window, address: int, size: int, *, write: bool) -> None:
         """Refuse what cannot be had by messages."""
         allowed = mapping.writable if write else mapping.readable
-        if mapping.content is not None or not self._has_messages or not allowed:
+        if mapping.content is not None or not allowed:
             raise AccessFault(
                 address, size, f"this memory may not be {'written' if write else 'read'}"
             )
+        if not self._has_messages:
+            raise AccessFault(address, size, "this memory came without a file, and is not mapped")
         if size <= 0 or address + size > mapping.end or size > MAX_COPY:
             raise _misfit(address, size)
 

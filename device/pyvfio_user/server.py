@@ -59,7 +59,8 @@ class Server:
     `on_disconnect` is called with a sentence about why each client's connection ended; `on_refuse`,
     why one was not served at all. A client can map `max_dma_maps` windows of its memory at a time.
     With `trust_memory`, its memory need not be sealed, and may be in huge pages: a client that
-    makes a file smaller ends this process with SIGBUS.
+    makes a file smaller ends this process with SIGBUS. Memory that cannot be mapped is reached by
+    messages, for which everything else waits, unless `messages` is False: it is refused then.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class Server:
         on_refuse: Callable[[str], None] = _silent,
         max_dma_maps: int = MAX_MAPPINGS,
         trust_memory: bool = False,
+        messages: bool = True,
     ) -> None:
         self.path = os.fspath(path)
         self._device = device
         self._on_disconnect = on_disconnect
         self._on_refuse = on_refuse
         self._max_dma_maps = max_dma_maps
-        self._trust_memory = trust_memory
+        self._trust_memory, self._by_messages = trust_memory, messages
         self._listener: socket.socket | None = None
         self._identity = (0, 0)
         self._connection: Connection | None = None
@@ -265,7 +267,7 @@ class Server:
             self._device,
             self._reply,
             self._max_dma_maps,
-            self._messages,
+            self._messages if self._by_messages else None,
             trust_memory=self._trust_memory,
         )
         self._limit = time.monotonic() + NEGOTIATION_TIME

@@ -221,6 +221,8 @@ class Device:
             on_disconnect=_host_is_gone,
             on_refuse=self._refused,
             trust_memory=self._settings.trust_memory,
+            # The hosts of other controllers would wait for a client that answers none.
+            messages=len(self._sockets) == 1 or self._settings.trust_memory,
         )
         try:
             server.__enter__()
