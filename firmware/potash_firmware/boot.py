@@ -430,8 +430,8 @@ class Device:
         """Inputs of an APU's process: its configuration, and descriptors by name."""
         self._close_readers()
         self._namespaces_version = self.rpu.subsystem.inventory.version
-        for nsid, media in self.storage.media.items():
-            self._readers[f"media{nsid}"] = media.reader()
+        for nsid in self.rpu.subsystem.inventory.of_accelerators:
+            self._readers[f"media{nsid}"] = self.storage.media[nsid].reader()
         traces = {} if self._trace is None else {"trace": self._trace}
         return self._apu_config(), {**self._buffers, **self._readers, **traces}
 
@@ -455,7 +455,7 @@ class Device:
             accelerators=settings.accelerators,
             namespaces=tuple(
                 config.NamespaceConfig(nsid, namespace.size, namespace.block_size)
-                for nsid, namespace in self.rpu.subsystem.inventory.blocks.items()
+                for nsid, namespace in self.rpu.subsystem.inventory.of_accelerators.items()
             ),
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),

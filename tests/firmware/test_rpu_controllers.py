@@ -215,6 +215,27 @@ def test_error_logs_are_each_controller_s_and_numbers_are_the_drive_s(pair: list
     assert counts == [[3, 1], [2]]
 
 
+def test_telemetry_is_each_controller_s(pair: list[Host]) -> None:
+    def telemetry(host: Host, lid: int, create: int = 0) -> bytes:
+        status = host.command(host.admin, GET_LOG, cdws=(1023 << 16 | 1 << 15 | create | lid,))
+        assert status.status == 0
+        return host.data(PAGE)
+
+    first, second = pair
+    for number, host in enumerate(pair):
+        host.put(b"identifier %5d" % number)
+        assert host.command(host.admin, SET_FEATURES, cdws=(0x81, 1)).status == 0
+    for lid, create in ((7, 1 << 8), (8, 0)):
+        if not create:
+            first.rpu.subsystem.controllers[0].internal_fault("a mistake")
+        assert b"identifier     0".hex().encode() in telemetry(first, lid, create)
+        assert b"identifier     0".hex().encode() not in telemetry(second, lid)
+        assert telemetry(second, lid)[8:14] == bytes(6), "last blocks"
+    second.board.function_reset()
+    second.service()
+    assert telemetry(first, 7)[8:14] != bytes(6) != telemetry(first, 8)[8:14]
+
+
 # Namespaces.
 
 
@@ -281,8 +302,25 @@ def test_private_namespaces_are_one_controller_s() -> None:
         assert first.command(first.admin, IDENTIFY, nsid=1, cdws=(0x11,)).status == 0
         assert first.data(PAGE)[30] == 0, "NMIC"
         assert attach(first, 0) == 0x119, "Namespace Is Private"
+        inventory = first.rpu.subsystem.inventory
+        versions = [inventory.version]
+        assert set(inventory.of_accelerators) == {2}
+        two = second.create_io_queue(1)
+        assert second.command(two, 0x04, nsid=1, cdws=(7, 0, 0)).status == 0  # Write Uncorrectable
+        elements = []
+        for host, offset in ((second, 0), (first, 16), (second, 16)):
+            cdws = (15 << 16 | 0x0E, 0, offset)
+            assert host.command(host.admin, GET_LOG, cdws=cdws).status == 0
+            elements.append(struct.unpack_from("<I", host.data(8), 4 if not offset else 0)[0])
+        assert elements == [1, 0, 1], "the other one does not learn which blocks cannot be read"
         assert attach(second, 1, sel=DETACH) == 0
         assert attach(first, 0) == 0 and active(first) == [1, 2] and active(second) == [2]
+        versions.append(inventory.version)
+        assert set(inventory.of_accelerators) == {1, 2}
+        assert attach(first, 0, sel=DETACH) == 0
+        versions.append(inventory.version)
+        assert set(inventory.of_accelerators) == {2}
+        assert len(set(versions)) == 3, "workers that have a descriptor are ended"
 
 
 def test_namespaces_that_a_host_makes_are_private_or_shared() -> None:

@@ -23,6 +23,7 @@ from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.memories import Memories
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.host_reservations import HostReservations
+from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.reachability import Reachability
@@ -75,12 +76,13 @@ class Controller:
         self.placement, self.ocp = subsystem.placement, subsystem.ocp
         self.upcalls, self.thermal = subsystem.upcalls, subsystem.thermal
         self.firmware, self.self_tests = subsystem.firmware, subsystem.self_tests
-        self.sanitizing, self.telemetry = subsystem.sanitizing, subsystem.telemetry
-        self.persistence, self.health = subsystem.persistence, subsystem.health
+        self.sanitizing, self.health = subsystem.sanitizing, subsystem.health
+        self.persistence = subsystem.persistence
         self.statistics, self.outstanding = Statistics(), Outstanding()
         subsystem.outstanding.append(self.outstanding)
         self.transfer = Transfer(board.dma, board.trace)
         storage = board.storage
+        self.telemetry = Telemetry(storage.sidecar, self.identifier)
         self.media_work = MediaWork(storage.executor, board.trace, subsystem.media_work)
         self.namespaces = namespaces = Namespaces(subsystem.inventory, board, subsystem.clock)
         self.features = namespaces.features
@@ -179,6 +181,7 @@ class Controller:
             self.download,
             self.compute,
             self.memories,
+            self.telemetry,
         )
         self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)
         """Its own parts, in the order in which a reset and a power cycle reach them."""

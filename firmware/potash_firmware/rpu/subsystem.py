@@ -22,7 +22,6 @@ from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock
 from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.faults import Faults
-from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Inventory, Namespaces
 from potash_firmware.rpu.namespaces.reachability import Reachability
@@ -163,13 +162,11 @@ class Subsystem(Generic[Controller]):
             apu.erase,
         )
         self.thermal = Thermal(self.health, clock, inventory)
-        self.telemetry = Telemetry(storage.sidecar)
         states = States(settings.extensions.states if settings.extensions else {}, storage.drive)
         parts = (
             self.health,
             reports.persistent_events,
             reports.lba_status,
-            self.telemetry,
             self.value_time,
             self.placement,
             self.ocp,
@@ -231,7 +228,6 @@ class Subsystem(Generic[Controller]):
     def session_ended(self, controller: Controller, *, next_host: bool) -> None:
         """A controller was reset, whose own parts have forgotten the session of its host."""
         active = self.firmware.active
-        self.telemetry.reset(next_host=next_host)
         if controller.identifier == 0:
             if self.job_time is not None:
                 self.job_time.reset()

@@ -252,7 +252,7 @@ def _persistent_event_header(controller: Controller) -> persistent_events.Persis
 def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     namespaces = controller.namespaces.attached_blocks
     bad = {nsid: ns.uncorrectable.ranges() for nsid, ns in namespaces.items()}
-    return controller.reports.lba_status.read(bad, fields.offset)
+    return controller.reports.lba_status.read(controller.identifier, bad, fields.offset)
 
 
 def _host_addressable(controller: Controller, command: Command, fields: GetLogPage) -> bytes:

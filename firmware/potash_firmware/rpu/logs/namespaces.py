@@ -68,7 +68,8 @@ class LbaStatus(Part):
         self.generation = 0
         """Grows when there are blocks that the host has not read of."""
         self._known: set[tuple[int, int, int]] = set()
-        self._log = b""
+        self._logs: dict[int, bytes] = {}
+        """The log that each controller reads in pieces."""
 
     def restore(self, *, clean: bool | None = None) -> None:
         self.generation = self._sidecar.get(SECTION) or self.generation
@@ -76,15 +77,15 @@ class LbaStatus(Part):
     def record(self) -> None:
         self._sidecar.put(SECTION, self.generation)
 
-    def read(self, bad: Mapping[int, Ranges], offset: int) -> bytes:
-        """The log page, of the blocks that are `bad` in each namespace."""
-        if offset == 0 or not self._log:
+    def read(self, controller: int, bad: Mapping[int, Ranges], offset: int) -> bytes:
+        """The log page for a controller, of the blocks that are `bad` in each of its namespaces."""
+        if offset == 0 or controller not in self._logs:
             found = {(nsid, *blocks) for nsid, ranges in bad.items() for blocks in ranges}
             if found - self._known:
                 self.generation = self.generation + 1 & 0xFFFF
-            self._known = found
-            self._log = self._encode(bad)
-        return self._log
+            self._known = {each for each in self._known if each[0] not in bad} | found
+            self._logs[controller] = self._encode(bad)
+        return self._logs[controller]
 
     def _encode(self, bad: Mapping[int, Ranges]) -> bytes:
         elements = [_element(nsid, ranges) for nsid, ranges in sorted(bad.items()) if ranges]

@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple, TypedDict
 from nvme_spec.logs import TELEMETRY_BLOCK_SIZE, LogPage, TelemetryHeader
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section, fits
+from potash_device.settings import MOST_CONTROLLERS
 from potash_firmware.rpu.part import Part
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,11 @@ class SavedTelemetry(TypedDict, total=False):
     capture: SavedCapture | None
 
 
-SECTION: Section[SavedTelemetry] = Section("telemetry", SavedTelemetry)
-"""The sidecar's section."""
+SECTIONS: list[Section[SavedTelemetry]] = [
+    Section(f"telemetry {number}" if number else "telemetry", SavedTelemetry)
+    for number in range(MOST_CONTROLLERS)
+]
+"""The sidecar's section of each controller."""
 
 Areas = Sequence[Mapping[str, object]]
 """The contents of each of the three data areas."""
@@ -67,9 +71,11 @@ NOTHING = Capture()
 
 @dataclass(eq=False, repr=False)
 class Telemetry(Part):
-    """The telemetry logs of one drive."""
+    """The telemetry logs of one controller, which no host of another one may read."""
 
     sidecar: Sidecar
+    controller: int = 0
+    """Its identifier. The sidecar has room for a capture of the first one only."""
     changes: int = 0
 
     def __post_init__(self) -> None:
@@ -77,7 +83,7 @@ class Telemetry(Part):
         self._host_generation = self._controller_generation = 0
 
     def restore(self, *, clean: bool | None = None) -> None:
-        section = self.sidecar.get(SECTION)
+        section = self.sidecar.get(SECTIONS[self.controller])
         if section is None:
             return
         self._host_generation = section.get("host", 0)
@@ -146,11 +152,11 @@ class Telemetry(Part):
     def _keep(self) -> None:
         self.changes += 1
         self.sidecar.put(
-            SECTION,
+            SECTIONS[self.controller],
             {
                 "host": self._host_generation,
                 "controller": self._controller_generation,
-                "capture": _packed(self._controller),
+                "capture": None if self.controller else _packed(self._controller),
             },
         )
 

@@ -87,7 +87,8 @@ class Inventory(NamespaceTable, Part):
         self.handle_count = handles
         """Reclaim unit handles of the drive; 0 without data placement."""
         self.version = 0
-        """Changes with the namespaces with blocks that there are, and with their block sizes."""
+        """Changes with the namespaces with blocks that there are, with their block sizes, and with
+        `of_accelerators`."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when namespaces have come or gone."""
         self.views: list[Namespaces] = []
@@ -202,6 +203,17 @@ class Inventory(NamespaceTable, Part):
             return []
         every = range(len(self.views) if isinstance(namespace, StoredNamespace) else 1)
         return [number for number in shape.controllers or every if number < len(self.views)]
+
+    @property
+    def of_accelerators(self) -> dict[int, Namespace]:
+        """The blocks that the APU has: of a drive with several controllers, only those of the first
+        one, so that no worker gets a descriptor of what other hosts alone have."""
+        alone = len(self.views) == 1
+        return {
+            nsid: namespace
+            for nsid, namespace in self.blocks.items()
+            if alone or 0 in self.attached_to(namespace)
+        }
 
     @contextmanager
     def withdrawn(

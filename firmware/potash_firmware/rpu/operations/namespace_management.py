@@ -224,6 +224,8 @@ class Management:
                 yield from self._leave(nsid, controllers)
             yield partial(self.storage.drive.reshape, nsid, shape)
             namespace.shape = shape
+        if len(inventory.views) > 1 and 0 in controllers:
+            inventory.version += isinstance(namespace, Namespace)  # for the APU
         self.reports.namespace_changed(nsid, controllers)
         return None
 
