@@ -16,8 +16,6 @@ PAGE, PAGES = 4096, (10, 20, 40, 80)
 """Bytes, which take as many ns; pages of an execution of each tenant on average."""
 LOAD = 0.15
 """Share of the unit that each tenant needs."""
-JOBS = 1000
-"""Executions of a batch: the drive's log of completions has 1024."""
 SUM, FIRST, MOST = 3, 10, 1024
 """The device-defined program that reads DRAM, the first of `tenants.py`, and pages of memory."""
 WEIGHTS = (8, 4, 2, 1)
@@ -66,14 +64,14 @@ def published(point: Point) -> list[dict[str, float]]:
 
 def jobs(point: Point) -> list[Job]:
     """Executions that arrive at random, of random lengths."""
-    random, found = point.random, []
+    random, count, found = point.random, int(point["jobs"]), []
     for tenant, pages in enumerate(PAGES):
         at = 0.0
-        for _ in range(JOBS * PAGES[0] // pages):
+        for _ in range(count * PAGES[0] // pages):
             at += random.expovariate(LOAD / (pages * PAGE))
             length = 1 + int(math.log(1 - random.random()) / math.log(1 - 1 / pages))
             found.append(Job(round(at), tenant, min(length, MOST)))
-    return sorted(found)[:JOBS]
+    return sorted(found)[:count]
 
 
 def batch(point: Point) -> list[tuple[Job, int]]:
