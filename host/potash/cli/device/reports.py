@@ -88,7 +88,7 @@ class ExampleRun(NamedTuple):
     moved_with: Annotated[
         Count, "Number of bytes transferred between host and drive, including the program."
     ]
-    job_seconds: Annotated[Amount, "Seconds from start to end of the job, by the drive's log."]
+    job_seconds: Annotated[Amount, "Seconds from start to end of the job, by the drive's clock."]
     seconds: Annotated[float, "Duration of the whole command in seconds."]
     vta_cycles: Annotated[
         Count | None,
