@@ -227,10 +227,11 @@ def columns(guest: bool, patterns: tuple[str, ...], pairs: int, debian_mirror: s
 
 @_benchmark("Number of measurements of each.")
 def start(patterns: tuple[str, ...], pairs: int) -> None:
-    """Measure how long commands take to start, and the memory of a drive.
+    """Measure how long a drive takes to start, and its memory.
 
-    `ready` is the time until clients can connect to the drive, once everything is compiled;
-    `memory` is the proportional set size of all its processes, which only root can read.
+    `help` is `potash --help`. `ready` is the time until clients can connect to the drive, once
+    everything is compiled; `memory` is the proportional set size of all its processes, which only
+    root can read.
     """
     names = _chosen(patterns, starting.NAMES)
     _report(lambda progress: starting.measure(names, pairs, progress))
