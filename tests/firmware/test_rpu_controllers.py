@@ -9,6 +9,7 @@ from csd_spec.faults import Fault, FaultKind
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
+from potash_firmware.rpu.settings import RpuSettings
 from support.controllers import controllers
 from support.nvme_host import CC, CSTS, DATA, NSSR, Host, Queue, SlowMedia
 
@@ -444,3 +445,32 @@ def test_a_fault_is_about_one_controller_or_about_any(pair: list[Host]) -> None:
     faults.add(Fault(FaultKind.STATUS, status=0x281))
     pairs = ((first, one), (second, two))
     assert [host.command(queue, READ, nsid=1).status for host, queue in pairs] == [0x281] * 2
+
+
+def test_asymmetric_access_is_of_each_controller() -> None:
+    """A fault at a time is of all controllers, or of one; one by commands is of their controller."""
+    media = {1: MemoryMedia.create(1 << 20)}
+    with controllers(2, media=media, settings=RpuSettings(ana=True)) as hosts:
+        both = queues(hosts)
+        lost = Fault(FaultKind.ACCESS_STATE, times=1, group=1, state=3, delay=1000)
+
+        def add(**fields: int) -> list[int]:
+            """Add a fault, and pass its time; the statuses of a read by each controller."""
+            hosts[0].rpu.controller.faults.add(lost._replace(**fields))
+            hosts[0].now += 0.006
+            hosts[0].service()
+            return [
+                host.command(queue, READ, nsid=1).status
+                for host, queue in zip(hosts, both, strict=True)
+            ]
+
+        assert add(controller=2) == [0, 0x302]
+        assert add(state=2) == [0, 0]
+        assert add(delay=0, controller=1) == [0x302, 0]
+        assert add(state=1) == [0, 0]
+        assert add(state=4, controller=2) == [0, 0x301]
+        # A namespace is not attached to a controller that has lost access to its group.
+        assert attach(hosts[0], 0, 1, sel=DETACH) == 0
+        assert attach(hosts[0], 0, 1) == 0x125
+        assert attach(hosts[0], 0) == 0
+        assert attached(hosts[0]) == [0]

@@ -12,10 +12,10 @@ import pytest
 
 from nvme_spec.status import Status
 from potash.cli.app import run_app
-from potash.control import access_groups, change_access
 from potash.observing.status import ask, status_socket
 from potash.sdk import CommandFailed, PotashError, faults
 from potash.sdk.errors import DeviceNotFound, InvalidRequest
+from potash.testing import access_groups, change_access
 from potash.testing.booting import BootedDevice, booted_device
 from potash_firmware.control import LONGEST, LONGEST_ANSWER
 from support.docs import shell_blocks

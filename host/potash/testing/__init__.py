@@ -17,15 +17,17 @@ of another scope, use the context managers `booted_device` and `booted_guest`.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from potash.control import access_groups, change_access
     from potash.testing.booting import BootedDevice, booted_device, booted_guest
 
-__all__ = ["BootedDevice", "booted_device", "booted_guest"]
+__all__ = ["BootedDevice", "access_groups", "booted_device", "booted_guest", "change_access"]
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for, then: pytest imports this package in all of a user's sessions."""
     if name in __all__:
+        from potash import control
         from potash.testing import booting
 
-        return getattr(booting, name)
+        return getattr(booting, name, None) or getattr(control, name)
     raise AttributeError(f"{__name__} has no {name}")

@@ -117,6 +117,7 @@ class Management:
                 ncap=units,
                 flbas=FORMATS.index(shape.format),
                 nmic=NMIC_SHARED if shape.shared else 0,
+                anagrpid=shape.ana_group if self.namespaces.ana_groups else 0,
             )
         )
         return nsid
