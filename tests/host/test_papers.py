@@ -45,6 +45,17 @@ def deviations(rows: list[Mapping[str, Any]], column: str) -> list[float]:
     ]
 
 
+@pytest.mark.parametrize(("name", "prepared"), [("csd-schedulers", 0), ("offload-selectivity", 1)])
+def test_published_values_get_drives_only_if_they_are_prepared(
+    name: str, prepared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted: list[object] = []  # in place of drives, which a point cannot use
+    monkeypatch.setattr("potash.experiment.runs.booted_device", lambda **_: booted.append(0))
+    task = plan.read(PAPERS / name / "experiment.toml").reduced().tasks()[0]
+    assert isinstance(carry_out(task._replace(methods=("published",))), Refused) == prepared
+    assert len(booted) == prepared
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_is_short_and_has_a_page(name: str) -> None:
     files = [path for path in (PAPERS / name).iterdir() if path.is_file()]
