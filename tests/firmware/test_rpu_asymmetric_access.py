@@ -475,6 +475,15 @@ def test_a_fault_changes_the_state_between_commands_and_back() -> None:
         assert listed.triggered == 2
 
 
+def test_changes_that_end_go_back_to_the_state_that_was_to_stay() -> None:
+    with powered() as host:
+        ana(host).change(1, INACCESSIBLE, lasting=9)
+        ana(host).change(1, NON_OPTIMIZED, lasting=1)
+        host.now += 1.1
+        host.service()
+        assert ana(host).state(1) is OPTIMIZED
+
+
 def test_a_fault_changes_the_state_at_a_time() -> None:
     with powered() as host:
         fault = ACCESS_FAULT._replace(delay=2_000_000, state=4, transition=1_000_000)

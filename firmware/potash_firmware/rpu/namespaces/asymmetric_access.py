@@ -58,10 +58,12 @@ can be saved, which needs access, too."""
 
 @dataclass(eq=False)
 class _Access:
-    """The access to a group; `target` is the state when no transition is in progress."""
+    """The access to a group; `target` is the state when no transition is in progress, and `settled`
+    the one to which changes go back that end by themselves."""
 
     state: AccessState = AccessState.OPTIMIZED
     target: AccessState = AccessState.OPTIMIZED
+    settled: AccessState = AccessState.OPTIMIZED
     changes: int = 0
     nsids: tuple[int, ...] = ()
     """Attached namespaces in it, as the log page last had them."""
@@ -91,18 +93,21 @@ class AsymmetricAccess:
 
     def change(self, group: int, state: int, transition: float = 0.0, lasting: float = 0.0) -> None:
         """Change the state of a group, after `transition` seconds in the Change state; after
-        `lasting` further seconds, if given, it goes back. Raises ValueError."""
+        `lasting` further seconds, if given, it goes back to the last state that was to stay.
+        Raises ValueError."""
         state = self.require(group, state, transition)
         if state is AccessState.PERSISTENT_LOSS and lasting:
             raise ValueError("persistent loss does not end by itself")
         access = self._groups[group]
         access.timer.cancel()
-        before, access.target = access.target, state
+        access.target = state
+        if not lasting:
+            access.settled = state
 
         def arrive() -> None:
             self._enter(group, state)
             if lasting:
-                back = partial(self.change, group, before, transition)
+                back = partial(self.change, group, access.settled, transition)
                 access.timer = self._deadlines.after(lasting, back)
 
         if transition:
@@ -141,10 +146,10 @@ class AsymmetricAccess:
             self._alerts.notice(NoticeEvent.ASYMMETRIC_ACCESS_CHANGE)
 
     def save(self) -> tuple[tuple[int, int, int], ...]:
-        """Each group, its state and its change count; a transition ends."""
+        """Each group, its state and its change count; whatever was to end has ended."""
         for group, access in self._groups.items():
             access.timer.cancel()
-            self._enter(group, access.target)
+            self._enter(group, access.settled)
         return tuple(
             (group, access.state, access.changes) for group, access in self._groups.items()
         )
@@ -152,10 +157,10 @@ class AsymmetricAccess:
     def load(self, groups: Iterable[tuple[int, int, int]]) -> None:
         """Have these states, of which the host was notified. Raises ValueError."""
         for group, state, changes in groups:
-            target = self.require(group, state, 0)
-            self._groups[group].target = target
+            access, target = self._groups[group], self.require(group, state, 0)
+            access.target = access.settled = target
             self._enter(group, target)
-            self._groups[group].changes = changes
+            access.changes = changes
 
     # Commands.
 
