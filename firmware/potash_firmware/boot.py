@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -143,7 +143,9 @@ class Device:
                 drive = stack.enter_context(Drive.around(self._media))
             self.storage = Storage(dict(self._media), flash, executor, sidecar, drive)
             self.boards = self._make_boards(self.storage)
-            self.rpu = Rpu(self.boards, settings.rpu, buffers, clock=time.monotonic)
+            owners = {item.id: item.controller for item in settings.accelerators}
+            of_rpu = replace(settings.rpu, accelerators=owners)
+            self.rpu = Rpu(self.boards, of_rpu, buffers, clock=time.monotonic)
             self.link = self.rpu.controller.apu
             stack.callback(self.rpu.controller.faults.release)
             self._share_rows()
@@ -264,15 +266,18 @@ class Device:
 
     def _share_rows(self) -> None:
         """Have the RPU see what jobs have read, and what they and executions have modelled."""
-        places = self.accelerators.values()
-        self.rpu.controller.statistics.read_by_jobs = lambda: sum(
-            self.counters.row(place)[Word.READ] for place in places
-        )
+        for controller in self.rpu.subsystem.controllers:
+            places = [self.accelerators[one] for one in controller.accelerators.owned]
+            controller.statistics.read_by_jobs = partial(self._read_by_jobs, places)
         job_time = self.rpu.controller.job_time
         if job_time is not None:
             row, engines = self.counters.row, len(self.accelerators)
             job_time.accelerator_row = lambda identifier: row(self.accelerators[identifier])
             job_time.engine_row = lambda number: row(engines + number - 1)
+
+    def _read_by_jobs(self, places: Iterable[int]) -> int:
+        """Bytes that jobs of these accelerators have read."""
+        return sum(self.counters.row(place)[Word.READ] for place in places)
 
     def _power_off(self, kind: type[BaseException] | None, *_: object) -> None:
         """The board's last moment: nobody is served, and the media executor has nothing left."""

@@ -3,8 +3,9 @@
 The whole file is checked: an unknown key is an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,23 @@ class Configuration:
         """The namespaces as the drive wants them, of every command set."""
         return (
             *(one.shape for one in self.namespaces),
-            *map(NamespaceShape.memory, self.memory.namespaces),
-            *(NamespaceShape.compute() for _ in range(self.compute.namespaces)),
+            *_owned(map(NamespaceShape.memory, self.memory.namespaces), self.memory.controllers),
+            *_owned([NamespaceShape.compute()] * self.compute.namespaces, self.compute.controllers),
             *self.key_value.namespaces,
         )
+
+    @property
+    def owners(self) -> set[int]:
+        """The controllers that have something of their own."""
+        found = {each.private for each in self.namespaces if each.private is not None}
+        found |= {each.controller for each in self.accelerators if each.controller is not None}
+        return found.union(self.memory.controllers or (), self.compute.controllers or ())
 
     @property
     def described_compute(self) -> ComputeSettings:
         """Settings of compute namespaces for the firmware."""
         values = asdict(self.compute)
-        del values["namespaces"]
+        del values["namespaces"], values["controllers"]
         return ComputeSettings(**{**values, "program_memory": self.compute.program_memory // MEBI})
 
     @property
@@ -78,9 +86,19 @@ class Configuration:
     @property
     def described_accelerators(self) -> tuple[AcceleratorConfig, ...]:
         return tuple(
-            AcceleratorConfig(number, one.input_size, one.output_size, self.limits.frame_size)
+            AcceleratorConfig(
+                number, one.input_size, one.output_size, self.limits.frame_size, one.controller or 0
+            )
             for number, one in enumerate(self.accelerators)
         )
+
+
+def _owned(
+    shapes: Iterable[NamespaceShape], controllers: Sequence[int] | None
+) -> Iterator[NamespaceShape]:
+    """Memory or compute namespaces, each of its controller; that of the rest is 0."""
+    for shape, controller in zip(shapes, chain(controllers or (), repeat(0)), strict=False):
+        yield shape._replace(controllers=(controller,) if controller else ())
 
 
 SECTIONS: Mapping[str, type[Any]] = {

@@ -108,7 +108,7 @@ class NamespaceSection:
     @classmethod
     def parse(cls, text: str) -> Self:
         """A namespace from SIZE[:BLOCK[+METADATA[:TYPE]]][:private=N]. Raises ValueError."""
-        text, private = _private(text)
+        text, private = of_controller(text, "private")
         size, colon, described = text.partition(":")
         blocks, _, protection = described.partition(":")
         block, _, metadata = blocks.partition("+")
@@ -155,10 +155,10 @@ class NamespaceSection:
         return section
 
 
-def _private(text: str) -> tuple[str, int | None]:
-    """A description of a namespace without its end `:private=N`, and that number. Raises
+def of_controller(text: str, word: str) -> tuple[str, int | None]:
+    """A description without its end `:WORD=N`, and the controller N, if there is one. Raises
     ValueError."""
-    described, found, number = text.rpartition(":private=")
+    described, found, number = text.rpartition(f":{word}=")
     if not found:
         return text, None
     if not number.isdecimal() or int(number) >= MOST_CONTROLLERS:

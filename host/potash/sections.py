@@ -14,7 +14,12 @@ import click
 from csd_spec.faults import MOST_FAULTS, Fault
 from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
-from potash.namespace_sections import OF_ZONES, NamespaceSection
+from potash.namespace_sections import (
+    MOST_CONTROLLERS,
+    OF_ZONES,
+    NamespaceSection,
+    of_controller,
+)
 from potash.toml_kinds import key
 from potash.units import LARGEST, Parsed, Size, completing, human, short
 from potash.vm.defaults import CPUS, MEMORY, MIRROR_HELP, MIRROR_VARIABLE, STILL_LIMIT
@@ -76,6 +81,8 @@ ACCELERATOR = DeviceSettings().accelerators[0]
 APPEND_LIMITS = tuple(short(2 * PAGE_SIZE << shift) for shift in range(MAX_TRANSFER_SHIFT))
 BUFFER = kinds.size(PAGE_SIZE, LARGEST_BUFFER)
 MEMORY_SIZE = kinds.size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)
+CONTROLLER = kinds.count(0, MOST_CONTROLLERS - 1)
+CONTROLLERS = kinds.several(CONTROLLER, "controllers", MOST_NAMESPACES)
 LOG = LogSettings()
 LIBUBPF = "POTASH_LIBUBPF"
 """The environment variable that has the path of the engine ubpf's library."""
@@ -226,6 +233,9 @@ class MemorySection:
     peers: bool = key(kinds.FLAG, False, "--memory-peers/--no-memory-peers",
         "Let the other drives of the same guest copy from the memory in the BAR.",
         page="computational.md#copies-between-drives", guest=True)
+    controllers: tuple[int, ...] | None = key(CONTROLLERS, None, "",
+        "The controller that has each of them, in their order (default: 0).",
+        page="controllers.md")
     # fmt: on
 
 
@@ -267,6 +277,9 @@ class ComputeSection:
     scheduler: str = key(kinds.TEXT, COMPUTE.scheduler, "--scheduler",
         "Scheduler of these units: fifo, rr:TIME, priority, group:MEMBER,…=UNITS, or the name of "
         "one that an extension has.", guest=True, page="time.md#compute-units", metavar="NAME")
+    controllers: tuple[int, ...] | None = key(CONTROLLERS, None, "",
+        "The controller that has each of them, in their order (default: 0).",
+        page="controllers.md")
     # fmt: on
 
 
@@ -277,16 +290,19 @@ class AcceleratorSection:
     # fmt: off
     input_size: int = key(BUFFER, ACCELERATOR.input_size, "", "Size of the input buffer.")
     output_size: int = key(BUFFER, ACCELERATOR.output_size, "", "Size of the output buffer.")
+    controller: int | None = key(CONTROLLER, None, "", "The controller that has it (default: 0).",
+        page="controllers.md")
     # fmt: on
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """An accelerator from SIZE[:SIZE]. Raises ValueError."""
+        """An accelerator from SIZE[:SIZE][:controller=N]. Raises ValueError."""
+        text, controller = of_controller(text, "controller")
         first, _, second = text.partition(":")
         sizes = [Size(PAGE_SIZE).parse(one) for one in (first, second or first)]
         if max(sizes) > LARGEST_BUFFER:
             raise ValueError(f"{text!r}: a buffer has at most {human(LARGEST_BUFFER)}")
-        return cls(*sizes)
+        return cls(sizes[0], sizes[1], controller)
 
 
 @dataclass(frozen=True)
@@ -432,9 +448,10 @@ SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
     ),
     "accelerators": SectionsOption(
         "--accelerator",
-        Parsed("SIZE[:SIZE]", AcceleratorSection.parse),
-        "Sizes of the input and the output buffer of an accelerator (default: the same size); may "
-        "be repeated. Accelerators are numbered from 0 (default: one with 64M).",
+        Parsed("SIZE[:SIZE][:controller=N]", AcceleratorSection.parse),
+        "Sizes of the input and the output buffer of an accelerator (default: the same size), and "
+        "the controller that has it (default: 0); may be repeated. Accelerators are numbered from "
+        "0 (default: one with 64M).",
         guest=False,
     ),
 }

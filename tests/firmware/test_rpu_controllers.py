@@ -10,7 +10,7 @@ from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.settings import RpuSettings
-from support.controllers import controllers
+from support.controllers import active, attach, controllers
 from support.nvme_host import CC, CSTS, DATA, NSSR, Host, Queue, SlowMedia
 
 WRITE, READ, FLUSH, FORMAT, SANITIZE = 0x01, 0x02, 0x00, 0x80, 0x84
@@ -50,25 +50,11 @@ def read(host: Host, queue: Queue, lba: int = 0) -> bytes:
     return host.data(PAGE)
 
 
-def active(host: Host) -> list[int]:
-    """The active namespaces (CNS 02h)."""
-    assert host.command(host.admin, IDENTIFY, cdws=(2,)).status == 0
-    return [nsid for nsid in struct.unpack("<1024I", host.data(PAGE)) if nsid]
-
-
 def attached(host: Host, nsid: int = 1) -> list[int]:
     """The controllers that a namespace is attached to (CNS 12h)."""
     assert host.command(host.admin, IDENTIFY, nsid=nsid, cdws=(0x12,)).status == 0
     count, *identifiers = struct.unpack_from("<H16H", host.data(PAGE))
     return list(identifiers[:count])
-
-
-def attach(host: Host, *identifiers: int, nsid: int = 1, sel: int = ATTACH) -> int:
-    """Namespace Attachment with a controller list; the status."""
-    host.put(
-        struct.pack(f"<H{len(identifiers)}H", len(identifiers), *identifiers).ljust(PAGE, b"\0")
-    )
-    return host.command(host.admin, ATTACHMENT, nsid=nsid, cdws=(sel,)).status
 
 
 def changed(host: Host) -> list[int]:

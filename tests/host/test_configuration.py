@@ -305,7 +305,7 @@ def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
 LITERALS = (
     *("true", "false", "2", "64", "8192", '"64M"', '"1G"', '["64K", "8K"]', '"8:1G"', '"5%"'),
     *('"8K"', '"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]', '["a.so:f"]'),
-    *('"rpu=debug"', '["rpu=debug"]', '["io read lost count=1"]', '"host=3"'),
+    *("[1, 0]", '"rpu=debug"', '["rpu=debug"]', '["io read lost count=1"]', '"host=3"'),
 )
 """Values, of which each key has one that is not its default."""
 

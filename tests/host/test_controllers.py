@@ -2,11 +2,13 @@
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from csd_spec.status import VendorStatus
 from nvme_spec.status import Status
 from potash.cli.app import run_app
 from potash.observing.prometheus import text
@@ -14,8 +16,10 @@ from potash.observing.rates import between
 from potash.observing.screen import summary
 from potash.observing.status import ask, status_socket
 from potash.sdk import CommandFailed, DeviceNotFound
+from potash.sdk.accelerator import Accelerator
 from potash.sdk.device import Device
 from potash.testing import BootedDevice, booted_device
+from support.hostile import wait_until
 
 IDENTIFY = 0x06
 CONTROLLERS, ATTACHED_CONTROLLERS = 0x13, 0x12
@@ -133,10 +137,15 @@ def test_a_private_namespace_is_attached_to_its_controller_alone(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--namespace=1M:private=1"], "private=1 is for a drive with a controller 1"),
+        (
+            ["--namespace=1M:private=1"],
+            "controller 1, which has namespaces or accelerators, is not there",
+        ),
+        (["--accelerator=1M:controller=2"], "controller 2, which has"),
+        (["--accelerator=1M:controller=x"], "a controller is 0 to 15"),
         (["--namespace=1M:private=16"], "a controller is 0 to 15"),
         (["--namespace=1M:private="], "a controller is 0 to 15"),
-        (["--zoned-namespace=256M,private=3"], "private=3 is for a drive with a controller 3"),
+        (["--zoned-namespace=256M,private=3"], "give 4 --socket"),
     ],
 )
 def test_private_namespaces_of_controllers_that_are_not_there(
@@ -166,3 +175,50 @@ def test_the_status_has_the_counters_of_every_controller(device: BootedDevice) -
     measured = between(before, after)
     assert measured["others"][1] > 0 and measured["commands"] > measured["others"][1]
     assert any("controller 1: ready" in line for line in summary(after, measured))
+
+
+def test_each_accelerator_belongs_to_one_controller() -> None:
+    options = [f"--accelerator={each}" for each in ("1M", "1M:controller=1", "2M:controller=1")]
+    with booted_device(controllers=3, size="1M", options=options) as device:
+        first, second, third = device.controllers
+        assert [each.id for each in first.accelerators()] == [0]
+        assert [each.id for each in second.accelerators()] == [1, 2]
+        with pytest.raises(CommandFailed):
+            third.accelerators()
+        mine, other = first.accelerator(0), second.accelerator(1)
+        for accelerator in (mine, other):
+            accelerator.enable()
+            accelerator.write_input(b"A" * BLOCK)
+        foreign = Accelerator(first, other.description)
+        with pytest.raises(CommandFailed) as refusal:
+            foreign.write_input(b"B" * BLOCK)
+        assert refusal.value.status == VendorStatus.INVALID_ACCELERATOR
+        first.reset()  # which disables its accelerators
+        other.write_input(b"C" * BLOCK)
+        with pytest.raises(CommandFailed) as refusal:
+            mine.write_input(b"D" * BLOCK)
+        assert refusal.value.status == VendorStatus.SUBSYSTEM_DISABLED
+        second.reset()
+        mine.enable()
+        mine.write_input(b"E" * BLOCK)
+        with pytest.raises(CommandFailed) as refusal:
+            other.write_input(b"F" * BLOCK)
+        assert refusal.value.status == VendorStatus.SUBSYSTEM_DISABLED
+
+
+def test_accelerators_of_each_controller_are_as_they_were_after_their_processor_died() -> None:
+    options = ["--accelerator=1M", "--accelerator=1M:controller=1"]
+    with booted_device(controllers=2, size="1M", options=options) as device:
+        first, second = device.controllers
+        mine, other = first.accelerator(0), second.accelerator(1)
+        other.enable()
+        starts = ask(status_socket(str(device.socket)))["mailbox"]["apu_starts"]
+        device.add_fault("apu at=now")
+        wait_until(
+            lambda: ask(status_socket(str(device.socket)))["mailbox"]["apu_starts"] > starts,
+            lambda: time.sleep(0.05),
+        )
+        other.write_input(b"A" * BLOCK)
+        with pytest.raises(CommandFailed) as refusal:
+            mine.write_input(b"A" * BLOCK)
+        assert refusal.value.status == VendorStatus.SUBSYSTEM_DISABLED

@@ -222,3 +222,17 @@ class Neighbour(WireHost):
         assert self.command(self.admin, 0x02, cdws=(15 << 16 | 1,)).status == 0
         assert self.command(self.admin, 0x0A, cdws=(0x81, 1)).status == 0
         assert self.data(16) == self.secret
+
+
+def active(host: Host) -> list[int]:
+    """The active namespaces (CNS 02h)."""
+    assert host.command(host.admin, 0x06, cdws=(2,)).status == 0
+    return [nsid for nsid in struct.unpack("<1024I", host.data(PAGE)) if nsid]
+
+
+def attach(host: Host, *identifiers: int, nsid: int = 1, sel: int = 0) -> int:
+    """Namespace Attachment with a controller list; the status."""
+    host.put(
+        struct.pack(f"<H{len(identifiers)}H", len(identifiers), *identifiers).ljust(PAGE, b"\0")
+    )
+    return host.command(host.admin, 0x15, nsid=nsid, cdws=(sel,)).status

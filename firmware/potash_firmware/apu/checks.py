@@ -5,7 +5,7 @@ of the linker would happen where all configuration is stored.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from csd_spec.run_times import MOST_PRIORITY
@@ -20,9 +20,14 @@ Ended = Callable[[Outcome, str, int], None]
 """Called with the outcome of a check (RETURNED, REFUSED or LOST), and the reason for a refusal."""
 
 
+Owner = tuple[str, int]
+"""The reset of what drops a check: ("controller", number) or ("namespace", identifier)."""
+
+
 @dataclass
 class _Check:
     ended: Ended
+    owner: Owner
     reason: str = ""
     """The reason why the program is refused, which the worker has logged."""
 
@@ -37,10 +42,10 @@ class Checks:
         self._limits = limits
         self._checks: dict[Worker, _Check] = {}
 
-    def begin(self, image: bytes, ended: Ended) -> None:
+    def begin(self, image: bytes, ended: Ended, owner: Owner) -> None:
         """Check a program, and call `ended` later. After a reset, the outcome is LOST."""
         worker = self._supervisor.spawn(CHECKER, self)
-        self._checks[worker] = _Check(ended)
+        self._checks[worker] = _Check(ended, owner)
         program = seal("potash-program", image)
         try:
             message = Execute(0, 0, FIRST_HANDLE)
@@ -70,10 +75,11 @@ class Checks:
     def exited(self, worker: Worker, why: str) -> None:
         self._kill(worker, Outcome.REFUSED, "the process that checks it was lost")
 
-    def drop(self) -> None:
-        """Drop all checks: the controller is reset."""
-        for worker in list(self._checks):
-            self._kill(worker, Outcome.LOST)
+    def drop(self, owners: Collection[Owner] | None) -> None:
+        """Drop all checks, or those of some owners: their controller is reset."""
+        for worker, check in list(self._checks.items()):
+            if owners is None or check.owner in owners:
+                self._kill(worker, Outcome.LOST)
 
     def _kill(self, worker: Worker, outcome: Outcome, reason: str = "", priority: int = 0) -> None:
         check = self._checks.pop(worker, None)

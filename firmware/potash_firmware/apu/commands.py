@@ -112,7 +112,7 @@ def global_control(context: Context, request: Request) -> Result:
     if operation != opcodes.GlobalOperation.DISABLE:
         raise NvmeError(Status.INVALID_FIELD, f"there is no global operation {operation}")
     subsystem.enabled = False
-    runners = tuple(context.jobs.runners.values())
+    runners = tuple(context.jobs.runners[key] for key in subsystem.accelerators)
     for runner in runners:
         runner.stop()
     return Later(runners)
@@ -128,7 +128,7 @@ def identify(context: Context, request: Request) -> Result:
                 descriptors.Capability(descriptors.CapabilityId.OUTPUT_BUFFER, item.output_size),
             ),
         )
-        for item in context.config.accelerators
+        for item in (each.config for each in context.subsystem.accelerators.values())
     )
     return Answer(descriptors.IdentifyData(tuple(accelerators)).encode())
 

@@ -19,6 +19,7 @@ from potash_firmware.mailbox.shared import ENGINE_ROWS, ArenaPlan, seal
 from potash_wire.records import (
     BOOL,
     MAY_FOLLOW,
+    U8,
     U32,
     U64,
     Converted,
@@ -67,6 +68,8 @@ class AcceleratorConfig:
     input_size: U64
     output_size: U64
     frame_size: U64 = FRAME_SIZE
+    controller: U8 = 0
+    """The controller that it belongs to."""
 
     @cached_property
     def plan(self) -> ArenaPlan:

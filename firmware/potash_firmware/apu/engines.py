@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -148,9 +149,11 @@ class Engines:
         engine = self._engines.get(nsid_of(data))
         return engine is not None and engine.repeat(data)
 
-    def reset(self, *, forget: bool, cancel: bool) -> None:
-        """A reset: `cancel` executions, `forget` logs and what programs have left in workers."""
-        for engine in (*self._engines.values(), *self._closed):
+    def reset(self, *, forget: bool, cancel: bool, nsids: Collection[int] | None = None) -> None:
+        """A reset, of the engines of all compute namespaces or of some: `cancel` executions,
+        `forget` logs and what programs have left in workers."""
+        engines = (*self._engines.values(), *self._closed)
+        for engine in (one for one in engines if nsids is None or one.nsid in nsids):
             if cancel:
                 engine.cancel_all()
             if forget:
@@ -213,7 +216,8 @@ class Engines:
         if shared is None:
             ended(Outcome.REFUSED, "it does not exist")
         else:
-            self._checks.begin(os.pread(shared.descriptor, shared.length, 0), ended)
+            image = os.pread(shared.descriptor, shared.length, 0)
+            self._checks.begin(image, ended, ("namespace", message.nsid))
 
     def _execute(self, message: Execute) -> None:
         engine, reason = self._engines.get(message.nsid), None

@@ -276,7 +276,7 @@ class JobRunner:
             tag, portion = self._jobs.next_tag(self), items[first : first + MAX_RANGES]
             job.checks[tag] = portion if granted else ()
             ranges = tuple((item.first, item.length) for item in portion)
-            self._jobs.send(ReadCheck(tag, portion[0].nsid, ranges))
+            self._jobs.send(ReadCheck(tag, portion[0].nsid, ranges, self._key))
 
     def _handle_check(self, checked: ReadChecked) -> None:
         job = self._job

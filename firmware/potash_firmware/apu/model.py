@@ -231,7 +231,7 @@ class SavedSubsystem(TypedDict):
 
 @dataclass
 class Subsystem:
-    """All accelerators; the host has to enable them."""
+    """All accelerators of one controller, whose host has to enable them."""
 
     accelerators: dict[int, Accelerator]
     limits: Limits
@@ -240,12 +240,13 @@ class Subsystem:
     """Accelerators whose job was lost with the previous APU."""
 
     @classmethod
-    def create(cls, config: Config, clock: Clock) -> Self:
+    def create(cls, config: Config, clock: Clock, controller: int = 0) -> Self:
         limits = config.limits
         return cls(
             {
                 item.id: Accelerator(item, Log(limits.log_entries, limits.log_text, clock))
                 for item in config.accelerators
+                if item.controller == controller
             },
             limits,
         )

@@ -9,16 +9,17 @@ Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command 
 
 import logging
 import socket
+import struct
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, get_args
 
 from csd_spec.opcodes import LOG_PAGE
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.channel import ENGINE
-from potash_firmware.apu.checks import Checks
+from potash_firmware.apu.checks import Checks, Owner
 from potash_firmware.apu.commands import Answer, Context, IfSound, dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.engines import Engines
@@ -57,6 +58,9 @@ class Deferred(NamedTuple):
     then: Callable[[], None]
 
 
+_LENGTH = struct.Struct("<Q")
+
+
 class Service:
     """The accelerator subsystem behind `port`. The caller closes its arguments."""
 
@@ -72,14 +76,24 @@ class Service:
         self._port = port
         self._buffers = buffers
         self._supervisor = supervisor
-        self._subsystem = Subsystem.create(config, time.time)
+        self._subsystems = {
+            controller: Subsystem.create(config, time.time, controller)
+            for controller in sorted({0, *(item.controller for item in config.accelerators)})
+        }
+        """The accelerators of each controller."""
+        accelerators = {
+            key: item for one in self._subsystems.values() for key, item in one.accelerators.items()
+        }
         if counters is not None:
             for place, item in enumerate(config.accelerators):
-                self._subsystem.accelerators[item.id].row = counters.row(place)
-        self._jobs = Jobs(config, self._subsystem.accelerators, supervisor, port.send, media)
+                accelerators[item.id].row = counters.row(place)
+        self._jobs = Jobs(config, accelerators, supervisor, port.send, media)
         self._checks = Checks(supervisor, config.limits)
         self._engines = Engines(config, supervisor, self._checks, port, time.time)
-        self._context = Context(config, self._subsystem, self._jobs, buffers, self._engines.log_of)
+        self._contexts = {
+            controller: Context(config, one, self._jobs, buffers, self._engines.log_of)
+            for controller, one in self._subsystems.items()
+        }
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
         self._waiting = Waiting()
@@ -208,7 +222,10 @@ class Service:
         if self._prepare_at is not None:
             self._prepare()
         try:
-            result = dispatch(self._context, request)
+            context = self._contexts.get(request.controller)
+            if context is None:
+                raise NvmeError(Status.INVALID_OPCODE, "the controller has no accelerators")
+            result = dispatch(context, request)
         except NvmeError as error:
             log.debug("command %#x: %s", request.opcode, error)
             self._port.send(messages.Reply(request.tag, error.status, error.dnr))
@@ -245,7 +262,7 @@ class Service:
             self._save()
             self._answer(request, Answer())
 
-        self._checks.begin(result.image, ended)
+        self._checks.begin(result.image, ended, ("controller", request.controller))
 
     def _answer(self, request: messages.Request, answer: Answer) -> None:
         """Succeed: the host gets all the bytes that it has requested, with zeroes at the end."""
@@ -260,26 +277,36 @@ class Service:
         )
 
     def _reset(self, reset: messages.Reset) -> None:
-        """Reset every accelerator, and clear what later commands or hosts must not find."""
+        """Reset accelerators, and clear what later commands or hosts must not find."""
         self._resetting = True
-        self._checks.drop()
-        subsystem, forget = self._subsystem, messages.ResetScope.FORGET in reset.scope
-        runners = self._jobs.runners.values()
+        subsystems: list[Subsystem] = [*self._subsystems.values()]
+        engines: Collection[int] | None = None
+        owners: set[Owner] | None = None
+        if reset.only:
+            controller, *engines = reset.only
+            found = self._subsystems.get(controller)
+            subsystems = [] if found is None else [found]
+            owners = {("controller", controller), *(("namespace", nsid) for nsid in engines)}
+        forget = messages.ResetScope.FORGET in reset.scope
+        accelerators = [item for one in subsystems for item in one.accelerators.values()]
+        runners = [self._jobs.runners[item.config.id] for item in accelerators]
+        self._checks.drop(owners)
         for runner in runners:
             runner.reset()
             if forget:
                 runner.replace_worker()
         disable = messages.ResetScope.DISABLE in reset.scope
-        self._engines.reset(forget=forget, cancel=disable)
+        self._engines.reset(forget=forget, cancel=disable, nsids=engines)
 
         def done() -> None:
-            for accelerator in subsystem.accelerators.values():
+            for accelerator in accelerators:
                 accelerator.blank()
                 self._buffers.clear_arena(accelerator.config.id)
                 if forget:
                     accelerator.log.clear()
             if disable:
-                subsystem.enabled = False
+                for subsystem in subsystems:
+                    subsystem.enabled = False
             if forget:
                 self._buffers.clear_state()
                 self._saved = ()
@@ -304,7 +331,13 @@ class Service:
 
     def _save(self) -> None:
         """Write to the state area what is to survive this process."""
-        pieces = self._subsystem.save()
+        subsystems = list(self._subsystems.values())
+        pieces = subsystems[0].save()
+        if len(subsystems) > 1:  # each behind its length
+            every = [subsystem.save() for subsystem in subsystems]
+            pieces = tuple(
+                piece for found in every for piece in (_LENGTH.pack(sum(map(len, found))), *found)
+            )
         if pieces != self._saved:
             self._state.store(b"".join(pieces))
             self._saved = pieces
@@ -314,16 +347,24 @@ class Service:
         data = self._state.load()
         try:
             if data is not None:
-                self._subsystem.restore(data)
+                subsystems = list(self._subsystems.values())
+                for subsystem in subsystems:
+                    size = len(data)
+                    if len(subsystems) > 1:
+                        (size,), data = _LENGTH.unpack_from(data), data[_LENGTH.size :]
+                    subsystem.restore(data[:size])
+                    data = data[size:]
         except Exception as error:  # noqa: BLE001 - the process would end again and again
             log.error(
                 "the saved state of the accelerators is invalid, so they are reset: %s", error
             )
             data = None
-        for accelerator in self._subsystem.accelerators.values():
-            count_restart(accelerator)
+        for subsystem in self._subsystems.values():
+            for accelerator in subsystem.accelerators.values():
+                count_restart(accelerator)
         if data is None:
             return
-        for interrupted in self._subsystem.interrupted:
-            self._port.send(messages.JobEnded(interrupted, LOG_PAGE))
+        for subsystem in self._subsystems.values():
+            for interrupted in subsystem.interrupted:
+                self._port.send(messages.JobEnded(interrupted, LOG_PAGE))
         self._save()

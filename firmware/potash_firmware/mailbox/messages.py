@@ -59,6 +59,8 @@ class Request:
     cdws: Annotated[tuple[int, int, int, int, int, int], Stored("I", 6)]
     slot: Annotated[I32, Range(NO_SLOT, SLOTS - 1)] = NO_SLOT
     length: _Length = 0
+    controller: Annotated[U8, At(3)] = 0
+    """The controller of the command, which has some of the accelerators."""
 
     def validate(self) -> None:
         if self.slot == NO_SLOT and self.length:
@@ -74,6 +76,9 @@ class ResetScope(IntFlag):
     """The logs are cleared and workers that have run a program are replaced."""
 
 
+MOST_ENGINES = 64
+"""Compute namespaces of a controller."""
+
 CONTROLLER_RESET = ResetScope.DISABLE
 NEXT_HOST = ResetScope.DISABLE | ResetScope.FORGET
 ERASE = ResetScope.FORGET
@@ -81,14 +86,17 @@ ERASE = ResetScope.FORGET
 
 @message(2)
 class Reset:
-    """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more, and all
-    processes that it has ended are gone.
+    """RPU to APU: reset every accelerator, or those of one controller. `ResetDone` follows when no
+    job of theirs runs any more, and all processes that it has ended are gone.
 
     Later requests are executed after it.
     """
 
     tag: _Tag
     scope: Annotated[ResetScope, Stored("B"), Range(0, NEXT_HOST), At(1)] = CONTROLLER_RESET
+    only: Annotated[tuple[U32, ...], Number("H", 2), Range(0, MOST_ENGINES + 1)] = ()
+    """The identifier of the only controller, and of the compute namespaces that it has; nothing for
+    a reset of all."""
 
 
 @message(3)
@@ -147,6 +155,7 @@ class ReadCheck:
     tag: _Tag
     nsid: U32
     ranges: Annotated[tuple[tuple[U64, _AtLeastOne], ...], Number("H", 2), Range(1, MAX_RANGES)]
+    accelerator: Annotated[U8, At(1)] = 0
 
 
 @message(9)

@@ -125,7 +125,13 @@ class Controller:
         subsystem.computes.append(self.compute)
         self.memories = Memories(namespaces, self.compute, self.media_work, storage.executor)
         subsystem.memories.append(self.memories)
-        self.accelerators = AcceleratorCommands(apu, self.transfer, board.trace)
+        self.accelerators = AcceleratorCommands(
+            apu,
+            self.transfer,
+            board.trace,
+            self.identifier,
+            subsystem.accelerators_of(self.identifier),
+        )
         self.operations = CommandOperations(subsystem.operations)
         self.download = Download()
         common = (
@@ -144,6 +150,7 @@ class Controller:
         self.keep_alive = KeepAlive(self.timers)
         self.write_backs = WriteBacks(
             apu,
+            self.identifier,
             namespaces,
             self.uncorrectable,
             self.media_work,

@@ -83,7 +83,7 @@ def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
 
 def accelerator_command(controller: Controller, command: Command) -> Result:
     """The handler of every command that the APU answers, of the controller that has it."""
-    if controller.identifier:
+    if controller.identifier and not controller.accelerators.owned:
         raise NvmeError(Status.INVALID_OPCODE, "the accelerators are another controller's")
     return controller.accelerators.execute(command)
 

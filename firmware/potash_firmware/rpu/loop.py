@@ -359,6 +359,14 @@ class Rpu:
 
     # Input: media, the APU.
 
+    def _executing(self, tag: int) -> Controller:
+        """The controller of an execution; the first one if it has ended."""
+        execution = self._apu.engine.execution(tag)
+        for controller in self.subsystem.controllers:
+            if controller.compute.run_of(execution) is not None:
+                return controller
+        return self.controller
+
     def _poll_media(self) -> None:
         for future in self._executor.finished():
             self._media_work.finished(future)
@@ -370,15 +378,18 @@ class Rpu:
         job_time = subsystem.job_time
         match message:
             case WriteBack():
-                subsystem.write_backs(message.accelerator).start(message)
+                subsystem.owner(message.accelerator).write_backs.start(message)
             case ReadCheck():
-                subsystem.write_backs(0).check(message)
-            case ReadValue() | ReadJobValue():
-                self.controller.value_reads.start(message)
+                subsystem.owner(message.accelerator).write_backs.check(message)
+            case ReadJobValue():
+                subsystem.owner(message.accelerator).value_reads.start(message)
+            case ReadValue():
+                self._executing(message.tag).value_reads.start(message)
             case JobEnded():
                 if job_time is not None:
                     job_time.awaited.discard(message.accelerator)
-                self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
+                owner = subsystem.owner(message.accelerator)
+                owner.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             case ResetDone():
                 self._apu.reset_done(message.tag)
             case JobBegan() if job_time is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,9 @@ class RpuSettings:
     """The drive reports asymmetric namespace access."""
     ocp: bool = False
     """The drive has log pages of the Open Compute Project; its time is modelled."""
+    accelerators: Mapping[int, int] = field(default_factory=dict)
+    """The controllers that have accelerators, by the identifiers of these; those that are not
+    listed are the first one's."""
     time: TimeSettings | None = None
     """The drive whose time is modelled; without one, commands end as soon as they can."""
     extensions: Extensions | None = None

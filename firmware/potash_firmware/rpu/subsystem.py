@@ -24,6 +24,7 @@ from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Inventory, Namespaces
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.namespaces.zone_ages import INTERVAL
@@ -88,6 +89,7 @@ class Subsystem(Generic[Controller]):
         """The media work of no single controller."""
         handles = settings.placement.handles if settings.placement else 0
         self.inventory = inventory = Inventory(board, handles, clock)
+        inventory.with_accelerators |= {*settings.accelerators.values()}
         self.uncorrectable = UncorrectableRecord(storage.sidecar, inventory, self.media_work)
         self.timers = Deadlines(GuestClock(clock))
         """Timers of the firmware itself, in host time."""
@@ -228,19 +230,41 @@ class Subsystem(Generic[Controller]):
     def session_ended(self, controller: Controller, *, next_host: bool) -> None:
         """A controller was reset, whose own parts have forgotten the session of its host."""
         active = self.firmware.active
-        if controller.identifier == 0:
+        if len(self.controllers) == 1:
             if self.job_time is not None:
                 self.job_time.reset()
             self.apu.reset(next_host=next_host)
+        else:
+            self._reset_accelerators(controller, next_host=next_host)
         self.thermal.update()
         self.firmware.reset()
         self.self_tests.session_ended(controller.namespaces)
         self._unreported = True
         self._activated |= self.firmware.active != active
 
-    def write_backs(self, accelerator: int) -> WriteBacks:
-        """The write-backs of the controller that has an accelerator."""
-        return self.controllers[0].write_backs
+    # Accelerators, of which each belongs to one controller.
+
+    def owner(self, accelerator: int) -> Controller:
+        """The controller that has an accelerator."""
+        return self.controllers[self._owner(accelerator)]
+
+    def _owner(self, accelerator: int) -> int:
+        return self.settings.accelerators.get(accelerator, 0)
+
+    def accelerators_of(self, controller: int) -> set[int]:
+        """The accelerators that a controller has."""
+        every = self.apu.buffers.arenas
+        return {key for key in every if self._owner(key) == controller}
+
+    def _reset_accelerators(self, controller: Controller, *, next_host: bool) -> None:
+        """Reset the accelerators and the compute namespaces that one of several controllers has."""
+        number = controller.identifier
+        accelerators = self.accelerators_of(number)
+        if self.job_time is not None:
+            self.job_time.drop(accelerators)
+        engines = self.inventory.owned_by(number, ComputeNamespace)
+        if accelerators or engines:
+            self.apu.reset(next_host=next_host, controller=number, engines=engines)
 
     # What happens without a host.
 

@@ -11,7 +11,8 @@ Source: Alkali CSD platform documentation, sections 4.3.1 and 4.3.2.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Self
@@ -50,7 +51,6 @@ from potash_firmware.mailbox.shared import SLOTS
 from potash_firmware.rpu.accelerators.apu_engine import ApuEngine
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
-from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.peer_memory import PeerMemory
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
 from potash_firmware.rpu.transfer import Transfer, check_size
@@ -96,21 +96,37 @@ class Slot:
             self._free(self.number)
 
 
-class ApuLink(Part):
+NO_SCOPE = ResetScope(0)
+
+
+@dataclass(eq=False)
+class PendingReset:
+    """Resets of one controller, or of all, that the APU has yet to get, or has not answered."""
+
+    controller: int | None
+    scope: ResetScope = NO_SCOPE
+    engines: tuple[int, ...] = ()
+    tag: int | None = None
+    """Tag of the newest that was sent."""
+    requests: int = -1
+    """The number of requests before that."""
+
+
+class ApuLink:
     """Requests in flight, free slots, and the port while an APU is there."""
 
     def __init__(self, buffers: SharedBuffers, timers: Deadlines) -> None:
         self.buffers = buffers
         self.port: RpuPort | None = None
-        self.resetting: int | None = None
-        """Tag of the reset that the APU has not answered yet: what it asks for is of before."""
+        self._resets: dict[int | None, PendingReset] = {}
+        """The resets that the APU has yet to get, or has not answered, by controller, or None for
+        those of all."""
+        self._requests = 0
+        """The number of requests, by which resets are told apart."""
         self.sent = 0
         self.received = 0
         """Messages, of all APUs that there have been."""
-        self._due = ResetScope(0)
-        """Resets that the APU has yet to get, or has not answered."""
         self._erasures: list[Signal] = []
-        self._asked_since_reset = False
         self._tags = count()
         self._free = list(range(SLOTS))
         self._stale: set[int] = set()
@@ -139,8 +155,8 @@ class ApuLink(Part):
         self.port = port
         self._started = self._pinged = False
         self._silent_since = self.timers.clock.now()
-        if self._due:
-            self._reset(self._due)
+        for reset in self._resets.values():
+            self._send_reset(reset)
         self.engine.connected()
         if self._is_asked:
             self._watch()
@@ -151,7 +167,8 @@ class ApuLink(Part):
             self.port.close()
             self.port = None
         self.engine.disconnected()
-        self.resetting = None
+        for reset in self._resets.values():
+            reset.tag = None
         for tag in list(self._in_flight):
             self._answered(_failure(tag))
         self._end_erasures()  # the next APU does that before it answers anything
@@ -199,7 +216,7 @@ class ApuLink(Part):
 
     @property
     def _is_asked(self) -> bool:
-        return bool(self._in_flight) or self.engine.asked or self.resetting is not None
+        return bool(self._in_flight) or self.engine.asked or self._awaits_reset()
 
     def _asking(self) -> None:
         """Something is asked, which has its time from now on."""
@@ -249,6 +266,7 @@ class ApuLink(Part):
         nsid: int,
         cdws: tuple[int, int, int, int, int, int],
         length: int,
+        controller: int = 0,
     ) -> int:
         """Send a command that holds `slot`, which is answered exactly once; the request's tag."""
         self._asking()
@@ -258,9 +276,9 @@ class ApuLink(Part):
         if self.port is None:
             self._answered(_failure(tag))
         else:
-            self._asked_since_reset = True
+            self._requests += 1
             number = slot.number if length else NO_SLOT
-            self.send(Request(tag, admin, opcode, nsid, cdws, number, length))
+            self.send(Request(tag, admin, opcode, nsid, cdws, number, length, controller))
         return tag
 
     def _answered(self, reply: Reply) -> None:
@@ -269,7 +287,7 @@ class ApuLink(Part):
     def take_over(self) -> None:
         """The buffers are about to hold what the next APU begins with, which is not to be reset."""
         self.disconnect()
-        self._due = ResetScope(0)
+        self._resets.clear()
 
     @property
     def started(self) -> bool:
@@ -281,17 +299,20 @@ class ApuLink(Part):
         """The APU owes no answer, and nothing of it waits here."""
         return not (self._is_asked or self.engine.ended)
 
-    def reset(self, *, next_host: bool = False) -> None:
-        """The controller was reset: have every job stopped and forgotten.
+    def reset(
+        self, *, next_host: bool = False, controller: int | None = None, engines: Iterable[int] = ()
+    ) -> None:
+        """A controller was reset, or all: have every job of theirs stopped and forgotten.
 
         Where the `next_host` may be another one, nothing of this one's is left: buffers, firmware,
-        logs, transfer slots.
+        logs, transfer slots, and what programs of the compute namespaces `engines` have left.
         """
         if next_host:
             self._stale = set(range(SLOTS)) - set(self._free)
             for slot in self._free:
                 self.buffers.clear_slot(slot)
-        self._reset(NEXT_HOST if next_host else CONTROLLER_RESET)
+        scope = NEXT_HOST if next_host else CONTROLLER_RESET
+        self._reset(scope, controller, tuple(engines))
 
     def erase(self) -> Signal:
         """Have the accelerators forget the user data that they hold; sent when they have.
@@ -306,26 +327,51 @@ class ApuLink(Part):
             self._erasures.append(erased)
         return erased
 
-    def _reset(self, scope: ResetScope) -> None:
+    def _reset(
+        self, scope: ResetScope, controller: int | None = None, engines: tuple[int, ...] = ()
+    ) -> None:
         """Send a reset.
 
         A host may reset as often as it likes. One that the APU has yet to answer serves for the
         next as well, if nothing was asked in between.
         """
-        answered = self.resetting is None or self._asked_since_reset
-        if self.port is not None and (answered or scope & ~self._due):
-            self._asking()
-            self.resetting = self._new_tag()
-            self._asked_since_reset = False
-            self.send(Reset(self.resetting, scope))
-        self._due |= scope
+        reset = self._resets.setdefault(controller, PendingReset(controller))
+        more = scope & ~reset.scope or set(engines) - set(reset.engines)
+        reset.scope |= scope
+        reset.engines = engines
+        if reset.tag is None or more or reset.requests != self._requests:
+            self._send_reset(reset, scope)
+
+    def _send_reset(self, reset: "PendingReset", scope: ResetScope | None = None) -> None:
+        if self.port is None:
+            return
+        self._asking()
+        reset.tag, reset.requests = self._new_tag(), self._requests
+        only = () if reset.controller is None else (reset.controller, *reset.engines)
+        self.send(Reset(reset.tag, scope or reset.scope, only))
+
+    def _awaits_reset(self) -> bool:
+        return any(reset.tag is not None for reset in self._resets.values())
+
+    @property
+    def resetting(self) -> int | None:
+        """Tag of the newest reset that the APU has not answered yet."""
+        tags = [reset.tag for reset in self._resets.values() if reset.tag is not None]
+        return max(tags, default=None)
+
+    def is_resetting(self, controller: int) -> bool:
+        """The APU has not answered a reset of the controller, or of all, yet: what it asks for is
+        of before."""
+        resets = (self._resets.get(None), self._resets.get(controller))
+        return any(reset is not None and reset.tag is not None for reset in resets)
 
     def reset_done(self, tag: int) -> None:
-        """The APU has answered a reset; only the newest counts."""
-        if tag == self.resetting:
-            self.resetting = None
-            self._due = ResetScope(0)
-            self._end_erasures()
+        """The APU has answered a reset; only the newest of each controller counts."""
+        for controller, reset in list(self._resets.items()):
+            if reset.tag == tag:
+                del self._resets[controller]
+                if controller is None:
+                    self._end_erasures()
 
     def _end_erasures(self) -> None:
         for erased in self._erasures:
@@ -389,8 +435,12 @@ def _failure(tag: int) -> Reply:
 class AcceleratorCommands:
     """The commands of one controller that the APU answers."""
 
-    def __init__(self, apu: ApuLink, transfer: Transfer, trace: Trace) -> None:
-        self._apu = apu
+    def __init__(
+        self, apu: ApuLink, transfer: Transfer, trace: Trace, controller: int, owned: set[int]
+    ) -> None:
+        self._apu, self._controller = apu, controller
+        self.owned = owned
+        """The accelerators that the controller has."""
         self._transfer = transfer
         self._trace = trace
 
@@ -443,6 +493,7 @@ class AcceleratorCommands:
                 nsid=entry.nsid,
                 cdws=cdws,
                 length=length,
+                controller=self._controller,
             )
             if self._trace.sink is not None:
                 named = {"qid": command.queue.qid, "cid": entry.cid, "tag": tag}

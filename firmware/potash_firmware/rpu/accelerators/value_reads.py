@@ -150,7 +150,8 @@ class ValueReads:
         """The memory that a value is copied to; None if nothing may be copied there any more."""
         area = None
         if isinstance(message, ReadJobValue):
-            if self.apu.resetting is None and message.accelerator in self.apu.buffers.arenas:
+            there = message.accelerator in self.apu.buffers.arenas
+            if there and not self.apu.is_resetting(self.namespaces.number):
                 area = self.apu.buffers.arena(message.accelerator)
         elif (run := self._run(message)) is not None and message.range < len(run.ranges):
             item = run.ranges[message.range]

@@ -92,9 +92,10 @@ class _Work:
 
 @dataclass(eq=False, repr=False)
 class WriteBacks(Part):
-    """The write-backs in flight for the APU that is running."""
+    """The write-backs of one controller in flight for the APU that is running."""
 
     apu: ApuLink
+    controller: int
     namespaces: Namespaces
     uncorrectable: UncorrectableRecord
     media_work: MediaWork
@@ -168,7 +169,7 @@ class WriteBacks(Part):
 
     def _refusal(self, accelerator: int, pieces: Mapping[int, list[Piece]]) -> int:
         """The errno of what cannot be written, and then none of it is; 0 where all can be."""
-        if self.apu.resetting is not None:
+        if self.apu.is_resetting(self.controller):
             return errno.ECANCELED
         try:
             size = len(self.apu.buffers.arena(accelerator))

@@ -16,7 +16,7 @@ from potash_firmware.rpu.part import Part
 
 
 class Memories(Part):
-    """The memory namespaces of one drive."""
+    """The memory namespaces of one controller."""
 
     def __init__(
         self,
@@ -58,5 +58,10 @@ class Memories(Part):
                     namespace.clear()
 
     def _every(self) -> list[MemoryNamespace]:
-        every = self._namespaces.every.values()
-        return [namespace for namespace in every if isinstance(namespace, MemoryNamespace)]
+        namespaces = self._namespaces
+        return [
+            ns
+            for ns in namespaces.every.values()
+            if isinstance(ns, MemoryNamespace)
+            and namespaces.inventory.owner(ns) == namespaces.number
+        ]

@@ -91,6 +91,8 @@ class Inventory(NamespaceTable, Part):
         `of_accelerators`."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when namespaces have come or gone."""
+        self.with_accelerators = {0}
+        """The controllers that have accelerators."""
         self.views: list[Namespaces] = []
         """The view of each controller, in the order of their identifiers."""
         self.features = Features(self.limits(board), board.storage.sidecar, clock)
@@ -201,19 +203,35 @@ class Inventory(NamespaceTable, Part):
         shape = namespace.shape
         if not shape.attached:
             return []
-        every = range(len(self.views) if isinstance(namespace, StoredNamespace) else 1)
+        if not isinstance(namespace, StoredNamespace):
+            return [self.owner(namespace)]
+        every = range(len(self.views))
         return [number for number in shape.controllers or every if number < len(self.views)]
 
     @property
     def of_accelerators(self) -> dict[int, Namespace]:
-        """The blocks that the APU has: of a drive with several controllers, only those of the first
-        one, so that no worker gets a descriptor of what other hosts alone have."""
+        """The blocks that the APU has: of a drive with several controllers, only those of
+        controllers with accelerators, so that no worker gets a descriptor of what other hosts alone
+        have."""
         alone = len(self.views) == 1
         return {
             nsid: namespace
             for nsid, namespace in self.blocks.items()
-            if alone or 0 in self.attached_to(namespace)
+            if alone or not self.with_accelerators.isdisjoint(self.attached_to(namespace))
         }
+
+    def owner(self, namespace: AnyNamespace) -> int:
+        """The only controller that a memory or compute namespace can be attached to."""
+        owner = next(iter(namespace.shape.controllers), 0)
+        return owner if owner < len(self.views) else 0
+
+    def owned_by(self, controller: int, kind: type[Kind]) -> list[int]:
+        """The identifiers of the memory or compute namespaces that a controller has."""
+        return [
+            nsid
+            for nsid, ns in self.every.items()
+            if isinstance(ns, kind) and self.owner(ns) == controller
+        ]
 
     @contextmanager
     def withdrawn(
@@ -255,7 +273,8 @@ class Namespaces(NamespaceTable):
     def __init__(self, inventory: Inventory, board: Board, clock: Callable[[], float]) -> None:
         super().__init__(inventory.every)
         self.inventory = inventory
-        self._number = len(inventory.views)
+        self.number = len(inventory.views)
+        """The identifier of the controller."""
         inventory.views.append(self)
         limits = inventory.limits(board, self._in_use)
         self.features = Features(limits, board.storage.sidecar, clock, inventory.features)
@@ -281,7 +300,7 @@ class Namespaces(NamespaceTable):
         return {ns.csi for ns in self.every.values() if self._is_attached(ns)}
 
     def _is_attached(self, namespace: AnyNamespace) -> bool:
-        return self._number in self.inventory.attached_to(namespace)
+        return self.number in self.inventory.attached_to(namespace)
 
     def select(self, *, by_identifier: bool, profile: int = 0) -> None:
         """The host has enabled the combination of index `profile`, or else the NVM command set."""

@@ -92,6 +92,8 @@ class Management:
             shape = shape._replace(**self._handles(given))
         if shape.has_blocks or shape.has_values:
             shape = shape._replace(ana_group=self._group(given))
+        elif self.namespaces.number:  # whose it is
+            shape = shape._replace(controllers=(self.namespaces.number,))
         shape = shape._replace(attached=False, uuid=str(uuid4()))
         # What may still be stored of another one of that identifier must not become this one's.
         yield from self._forget([nsid])
@@ -207,17 +209,17 @@ class Management:
             status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
             raise NvmeError(status, detail=f"namespace {nsid}")
         after = before.union(controllers) if attach else before.difference(controllers)
-        shared = inventory.is_shared(namespace)
-        if attach and len(after) > 1 and not shared:
+        shared, stored = inventory.is_shared(namespace), isinstance(namespace, StoredNamespace)
+        if (len(after) > 1 and not shared) or not (stored or after <= {inventory.owner(namespace)}):
             raise NvmeError(Status.NAMESPACE_IS_PRIVATE, detail=f"namespace {nsid}")
         self._require_changeable()
         group, lost = namespace.shape.ana_group, Status.ASYMMETRIC_ACCESS_PERSISTENT_LOSS
         if attach and any(inventory.views[n].refused.get(group) == lost for n in controllers):
             raise NvmeError(Status.ANA_ATTACH_FAILED, detail="its ANA group is in persistent loss")
         every = len(after) == len(inventory.views)
-        shape = namespace.shape._replace(
-            attached=bool(after), shared=shared, controllers=() if every else tuple(sorted(after))
-        )
+        shape = namespace.shape._replace(attached=bool(after))
+        if stored:
+            shape = shape._replace(shared=shared, controllers=() if every else tuple(sorted(after)))
         with inventory.withdrawn([nsid], controllers):
             if not before.difference(controllers):
                 yield from self._quiet([namespace])

@@ -10,7 +10,7 @@ then moves bytes in DRAM, so that it is known early when it does not use DRAM ye
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -237,11 +237,15 @@ class JobTime(Part):
 
     def apu_lost(self) -> None:
         """Drop all jobs, which were lost with the APU."""
-        for _, timed in self._accelerators.values():
-            self._drop(timed)
-        self._accelerators.clear()
-        self._ended.clear()
-        self.awaited.clear()
+        self.drop([*self._accelerators, *self._ended, *self.awaited])
+
+    def drop(self, accelerators: Iterable[int]) -> None:
+        """Drop the jobs of some accelerators."""
+        for accelerator in accelerators:
+            if (found := self._accelerators.pop(accelerator, None)) is not None:
+                self._drop(found[1])
+            self._ended.pop(accelerator, None)
+            self.awaited.discard(accelerator)
 
     # Jobs on accelerators.
 

@@ -147,12 +147,11 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     sockets = [socket.absolute() for socket in section.socket]
     if len(sockets) > MOST_CONTROLLERS or len(set(sockets)) < len(sockets):
         raise click.UsageError(f"give up to {MOST_CONTROLLERS} different --socket")
-    for number in (one.private for one in config.namespaces if one.private is not None):
-        if number >= len(sockets):
-            raise click.UsageError(
-                f"private={number} is for a drive with a controller {number}; "
-                f"give {number + 1} --socket"
-            )
+    if (last := max(config.owners, default=0)) >= len(sockets):
+        raise click.UsageError(
+            f"controller {last}, which has namespaces or accelerators, is not there; "
+            f"give {last + 1} --socket"
+        )
     if len(sockets) > 1:
         _require_shareable(config)
     section.log_settings.apply(PROCESS)
