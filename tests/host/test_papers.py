@@ -82,6 +82,18 @@ def test_a_finish_programs_the_rest_of_a_zone_or_of_a_narrow_superblock() -> Non
     assert times[16] > 5 * times[1]
 
 
+def test_handles_keep_large_objects_from_being_moved() -> None:
+    rows = small("fdp-cache")
+    assert max(map(abs, deviations(rows, "amplification"))) < 0.01
+    found = values(rows, "amplification", "handles")
+    assert found["one"] > 3 and found["two"] < 1.05 and found["two, misclassified"] > 1.2
+
+
+def test_lines_that_predict_places_save_double_reads() -> None:
+    found = values(small("dftl-double-reads"), "double_reads", "ftl")
+    assert found["Cached"] > 0.95 and found["Learned"] < (1 - 0.555) * found["Cached"]
+
+
 def test_writes_are_slower_behind_the_end_of_an_slc_cache() -> None:
     rows = small("slc-cliff")
     found = values(rows, "bandwidth", "written")
