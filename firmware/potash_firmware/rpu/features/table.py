@@ -410,6 +410,7 @@ OCP_FEATURES: dict[int, Feature] = {
         given=lambda dword: LatencyMonitorSettings.SIZE,
         check=_check_monitor,
         saveable=True,
+        of_drive=True,
         values="thresholds that do not fall; no debug log",
     ),
 }
