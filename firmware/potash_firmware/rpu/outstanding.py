@@ -150,11 +150,12 @@ class Outstanding(Part):
 
     def end(self, task: CommandTask, status: Status) -> set[Future[Any]]:
         """End a command, if it still waits. The future of what the media or an engine do for it,
-        which has to end first, if anything."""
+        which has to end first, if anything: not that of a task which could go on but for a pause,
+        as that may last for ever."""
         if task not in self.all:
             return set()
         future = task.future
-        if future is None:
+        if future is None or future.done():
             half = self.fused.get(task.command.queue.qid)
             if half is not None and half.command is task.command:
                 del self.fused[task.command.queue.qid]
