@@ -1,10 +1,14 @@
 """Drives with several controllers: a client at each socket, and the namespaces that they share."""
 
 import json
+import random
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +28,26 @@ from support.hostile import wait_until
 IDENTIFY = 0x06
 CONTROLLERS, ATTACHED_CONTROLLERS = 0x13, 0x12
 BLOCK = 4096
+
+BUSY_CLIENT = """
+import random, sys
+import potash.sdk
+from nvme_spec.reservations import ReservationType
+
+with potash.sdk.open("vfio-user:" + sys.argv[1]) as device:
+    print("ready", flush=True)
+    while True:
+        device.write(random.randrange(64, 128), bytes(random.choice((1, 16)) * 4096))
+        device.flush()
+        if random.random() < 0.1:
+            device.reset()
+            reservations = device.reservations()
+            reservations.register(1)
+            reservations.acquire(1, ReservationType.WRITE_EXCLUSIVE_REGISTRANTS_ONLY)
+            reservations.release(1, ReservationType.WRITE_EXCLUSIVE_REGISTRANTS_ONLY)
+            reservations.unregister(1)
+"""
+"""A client that writes, flushes, resets its controller and holds reservations, until it is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -222,3 +246,51 @@ def test_accelerators_of_each_controller_are_as_they_were_after_their_processor_
         with pytest.raises(CommandFailed) as refusal:
             mine.write_input(b"A" * BLOCK)
         assert refusal.value.status == VendorStatus.SUBSYSTEM_DISABLED
+
+
+def use(device: Device, contents: dict[int, bytes], rng: random.Random) -> bool:
+    """Read and write a block; False where another host has reserved the namespace."""
+    lba, content = rng.randrange(64), rng.randbytes(BLOCK)
+    if lba in contents:
+        assert device.read(lba, 1) == contents[lba]
+    try:
+        device.write(lba, content)
+    except CommandFailed as error:
+        assert error.status == Status.RESERVATION_CONFLICT
+        return False
+    contents[lba] = content
+    return True
+
+
+def kill_clients(count: int, **options: Any) -> None:
+    """Kill clients of the second controller while the first one's host works."""
+    rng = random.Random(count)
+    with booted_device(controllers=2, size="64M", **options) as device:
+        first, second = device.controllers
+        second.close()
+        contents: dict[int, bytes] = {}
+        for _ in range(count):
+            client = subprocess.Popen(
+                [sys.executable, "-c", BUSY_CLIENT, str(device.sockets[1])], stdout=subprocess.PIPE
+            )
+            with client:
+                assert client.stdout is not None and client.stdout.readline() == b"ready\n"
+                end = time.monotonic() + rng.random() / 4
+                while time.monotonic() < end:
+                    use(first, contents, rng)
+                client.kill()
+            wait_until(lambda: use(first, contents, rng), lambda: time.sleep(0.01))
+        assert all(first.read(lba, 1) == content for lba, content in contents.items())
+
+
+@pytest.mark.parametrize("options", [{}, {"time": "modelled"}])
+def test_clients_of_one_controller_are_killed_while_the_other_is_used(
+    options: dict[str, str],
+) -> None:
+    kill_clients(2, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"time": "modelled"}])
+def test_many_clients_of_one_controller_are_killed(options: dict[str, str]) -> None:
+    kill_clients(50, **options)

@@ -34,7 +34,16 @@ from pyvfio_user import dma_messages
 from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire
 from support.controllers import Neighbour
-from support.hostile import DOORBELLS, Descriptors, Frame, Grammar, bend, resident, wait_until
+from support.hostile import (
+    DOORBELLS,
+    PAGE,
+    Descriptors,
+    Frame,
+    Grammar,
+    bend,
+    resident,
+    wait_until,
+)
 from support.hostile_answers import Answers
 from support.vfio_user import RawClient, Reply, open_descriptors
 
@@ -270,6 +279,9 @@ def run(targets: list[Target], frames: int, seed: int) -> None:
         sent, clients, warm = 0, 0, 0
         while sent < frames:
             rng = random.Random(f"{seed} {clients}")
+            for target in targets:
+                if target.controller.ana is not None:
+                    target.controller.ana.change(1, rng.choice((1, 2, 3)), rng.choice((0, 0.001)))
             attacks = [
                 target.attack(Grammar(rng, memory), rng.choice((1, 5, 20, 100)))
                 for target, memory in zip(targets, memories, strict=True)
@@ -334,6 +346,24 @@ def test_hostile_hosts_of_two_controllers_leave_a_device_that_works(
 ) -> None:
     device = boot(2)
     run([Target(device), Target(device, 1)], FRAMES // 4, seed=1)
+
+
+def test_a_host_is_served_beside_one_that_reads_no_replies(boot: Callable[[int], Device]) -> None:
+    device = boot(2)
+    target = Target(device)
+    with Neighbour(device.servers[1], target.step, PRIVATE) as neighbour:
+        target.neighbour = neighbour
+        with RawClient(target.server) as client:
+            client.send(wire.command(wire.VERSION, wire.QEMU_VERSION))
+            for _ in range(100):
+                with contextlib.suppress(OSError):  # there is no room, or no connection any more
+                    for _ in range(100):
+                        client.send(wire.region_read(0, PAGE))
+                neighbour.begin()
+                for _ in range(10):
+                    target.step()
+            assert neighbour.completed == 100
+        neighbour.check()
 
 
 def chosen_seed() -> int:
