@@ -3,11 +3,8 @@
 One loop waits for the vfio-user servers, one for each controller, the RPU and the APU's mailbox. An
 APU that dies is started again; its requests fail, and the drive continues."""
 
-import ctypes
 import logging
 import os
-import select
-import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -40,6 +37,7 @@ from potash_firmware.rpu.migration.migration import PATIENCE
 from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, access_groups, snapshot
+from potash_firmware.stop_signals import StopSignals, wake_on_time
 from potash_firmware.waiting import READ, WRITE, Pollable, Waiting, earliest
 from pyvfio_user.device import failure_of
 from pyvfio_user.dma_messages import UNANSWERED
@@ -58,8 +56,6 @@ HOST_WRITES_WAITING = 1024
 
 REFUSAL_LOG_INTERVAL = 10.0
 """Seconds before the next client that is refused is worth a line."""
-
-_PR_SET_TIMERSLACK = 29
 
 
 class Device:
@@ -495,49 +491,8 @@ def _status_socket(stack: ExitStack, path: Path) -> StatusSocket | None:
         return None
 
 
-def _wake_on_time() -> None:
-    """Have this thread's short waits end when they should.
-
-    The kernel lets timeouts be 50 µs late, to wake the processor less often (prctl(2),
-    PR_SET_TIMERSLACK); a tick may be shorter than that.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
-
-
-class StopSignals:
-    """SIGINT, SIGTERM and SIGHUP as something to wait for; a context manager.
-
-    A SIGHUP that is ignored, as under nohup(1), stays ignored. Enter it before anybody is told that
-    the device is there: who is told may end it at once.
-    """
-
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __enter__(self) -> Self:
-        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        numbers = [one for one in self.NUMBERS if one != signal.SIGHUP or not ignored]
-        self._before = {one: signal.signal(one, lambda *_: None) for one in numbers}
-        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        os.close(self._reader)
-        os.close(self._writer)
-
-    def fileno(self) -> int:
-        return self._reader
-
-    def came(self) -> bool:
-        """True if one of these signals has come, and not only others, such as a timer's."""
-        return not set(os.read(self._reader, select.PIPE_BUF)).isdisjoint(self.NUMBERS)
-
-
 def run_until(device: Device, stop: StopSignals) -> None:
     """Run `device` until a signal comes."""
-    _wake_on_time()
+    wake_on_time()
     while not (device.run_once(wake=stop.fileno()) and stop.came()):
         pass

@@ -21,6 +21,7 @@ from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
 from potash_firmware.rpu.accelerators import apu_link
 from potash_firmware.rpu.logs import health
 from potash_firmware.rpu.persistence import SHUTDOWN
+from potash_firmware.stop_signals import StopSignals
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors
@@ -316,7 +317,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     """As under nohup(1)."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with boot.StopSignals() as stop:
+        with StopSignals() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert select.select([stop], [], [], 0)[0] == []
             signal.raise_signal(signal.SIGTERM)

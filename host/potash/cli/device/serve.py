@@ -43,11 +43,12 @@ from potash_device.pcie import peers
 from potash_device.pcie.bar_memory import require_size
 from potash_device.settings import MOST_CONTROLLERS
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
-from potash_firmware.boot import Device, StopSignals, run_until
+from potash_firmware.boot import Device, run_until
 from potash_firmware.bpf.engine_names import Engine
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.extension_limits import ExtensionError
 from potash_firmware.settings import PROFILES, DeviceSettings
+from potash_firmware.stop_signals import StopSignals
 
 PROCESS = "potash"
 
