@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fractions import Fraction
 
 import pytest
@@ -51,6 +52,22 @@ def test_an_slc_cache_and_spare_flash_come_on_top(capacity: int) -> None:
         from_mapping({"base": "tlc", "over_provisioning": 7})
     with pytest.raises(ProfileError, match="the drive needs"):
         from_mapping({"base": "tlc", "over_provisioning": "0%"})
+
+
+def test_over_provisioning_is_applied_with_the_other_keys_of_a_profile() -> None:
+    """The base's blocks are too few for the first, and more than a TiB with the last."""
+    for changes in ({"capacity": "64G"}, {"slc": 400}, {"pages": 11520, "capacity": "512G"}):
+        table = {"base": "tlc", "over_provisioning": "28%", **changes}
+        found = from_mapping(table)
+        assert from_mapping(table | {"blocks": 4}) == found
+        flash = (found.superblocks - found.slc_superblocks) * found.superblock_pages
+        assert 1.28 * found.logical_pages <= flash
+    # Nor are blocks needed without a base.
+    table = asdict(PROFILES["tlc"]) | {"over_provisioning": "28%"}
+    del table["blocks"]
+    assert from_mapping(table) == equipped(PROFILES["tlc"], spare=280)
+    with pytest.raises(ProfileError, match="TiB"):
+        from_mapping({"base": "tlc", "capacity": "1T", "over_provisioning": "28%"})
 
 
 def test_its_own_capacity_changes_nothing() -> None:

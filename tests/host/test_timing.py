@@ -164,7 +164,7 @@ def test_what_is_no_trace_is_refused(
         ("base = 3", "base is 3"),
         (
             "base = 'tlc'\nslc = [1]\nover_provisioning = '7%'",
-            "slc is (1,); it must be a percentage",
+            "slc is a list; it must be one whole number",
         ),
         ("base = 'tlc'\nslc = 501", "slc is 501"),
         ("base = 'tlc'\nover_provisioning = '0%'", "the drive needs"),

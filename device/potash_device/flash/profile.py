@@ -8,7 +8,7 @@ of a group, which are all dies unless `width` is less.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Annotated
 
 from potash_device.flash.blocks import most_bad
@@ -166,8 +166,10 @@ class Profile:
     reclaim_groups: Positive = 1
     """Parts of the dies in which streams are, each with a reserve of its own: stream n is in group
     n modulo their number. Superblocks have a `width` then."""
+    sized: InitVar[bool] = True
+    """False if `blocks` are yet to follow from the rest, and are not to be checked."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, sized: bool) -> None:
         require_ranges(self, ProfileError)
         for name in ("read_ns", "program_ns"):
             if not getattr(self, name):
@@ -188,8 +190,6 @@ class Profile:
                 f"zone_pages is {self.zone_pages}; the capacity has {self.logical_pages} pages, and"
                 " zones take zone_superblocks"
             )
-        if self.superblocks * self.superblock_pages >= MOST_PAGES:
-            raise ProfileError("the geometry has a TiB or more")
         if self.groups % self.reclaim_groups or self.streams % self.reclaim_groups:
             raise ProfileError(
                 f"reclaim_groups is {self.reclaim_groups}; it must divide the {self.streams} "
@@ -214,7 +214,9 @@ class Profile:
             raise ProfileError(f"read_cache is {self.read_cache}; a page takes {PAGE}")
         self._require_slc()
         self._require_rates()
-        if self.superblocks < self.least_superblocks:
+        if sized and self.superblocks * self.superblock_pages >= MOST_PAGES:
+            raise ProfileError("the geometry has a TiB or more")
+        if sized and self.superblocks < self.least_superblocks:
             least = -(-self.least_superblocks // self.groups)
             raise ProfileError(
                 f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "

@@ -47,16 +47,14 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     for name in ("slc", "zone_slc"):
         if isinstance(values.get(name), str):
             values[name] = thousandths(values[name])
-    slc, spare = values.get("slc"), values.pop(OVER_PROVISIONING, None)
+    spare = values.pop(OVER_PROVISIONING, None)
     if spare is not None:
-        if not isinstance(slc, int | None):
-            raise ProfileError(f"slc is {slc!r:.40}; it must be a percentage or a whole number")
-        values["slc"] = 0
+        values |= {"blocks": 1, "sized": False}
     for field in fields(Profile):
         if base is None and field.default is MISSING and field.name not in values:
             raise ProfileError(f"{field.name} is missing; or name a base")
     found = Profile(**values) if base is None else replace(PROFILES[base], **values)
-    return found if spare is None else equipped(found, slc, thousandths(str(spare)))
+    return found if spare is None else equipped(found, spare=thousandths(str(spare)))
 
 
 def _size(value: object) -> object:
