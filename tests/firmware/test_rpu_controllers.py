@@ -9,6 +9,7 @@ from csd_spec.faults import Fault, FaultKind
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
+from potash_firmware.rpu.features import values
 from potash_firmware.rpu.settings import RpuSettings
 from support.controllers import active, attach, controllers
 from support.nvme_host import CC, CSTS, DATA, NSSR, Host, Queue, SlowMedia
@@ -200,6 +201,18 @@ def test_error_logs_are_each_controller_s_and_numbers_are_the_drive_s(pair: list
         entries = [struct.unpack_from("<Q", data, at)[0] for at in range(0, PAGE, 64)]
         counts.append([number for number in entries if number])
     assert counts == [[3, 1], [2]]
+
+
+def test_all_controllers_share_the_room_for_saved_features(
+    pair: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "KEPT_LIMIT", 40)  # two values have room, three have none
+    statuses = [
+        host.command(host.admin, SET_FEATURES, cdws=(1 << 31 | fid, 1)).status
+        for fid in (1, 8)  # arbitration, interrupt coalescing
+        for host in pair
+    ]
+    assert statuses == [0, 0, 6, 6]
 
 
 def test_telemetry_is_each_controller_s(pair: list[Host]) -> None:

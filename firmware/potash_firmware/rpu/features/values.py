@@ -38,7 +38,7 @@ Key = tuple[int, int, int]
 """The key of a value: feature, selector (a part of the dword), namespace or 0."""
 
 KEPT_LIMIT = 12 << 10
-"""Bytes of saved values in the sidecar, which has other things to hold."""
+"""Bytes of the saved values of all controllers in the sidecar, which has other things to hold."""
 
 MILLISECOND = 1e-3
 _TIMESTAMP_LIMIT = 1 << 48
@@ -270,8 +270,10 @@ class Features(Part):
 
     def _keep(self, new: dict[Key, Value]) -> None:
         """Have values come back with every reset. Raises NvmeError when there is no room."""
-        kept = {**self._saved, **new}
-        if len(json.dumps([_record(*item) for item in kept.items()])) > KEPT_LIMIT:
+        kept, drive = {**self._saved, **new}, self._drive
+        others = [each._saved for each in (drive, *drive._controllers) if each is not self]
+        records = [_record(*item) for saved in (kept, *others) for item in saved.items()]
+        if len(json.dumps(records)) > KEPT_LIMIT:
             raise NvmeError(Status.INTERNAL_ERROR, detail="there is no room to save so many values")
         self._saved = kept
 
