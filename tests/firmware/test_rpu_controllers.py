@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.features import values
 from potash_firmware.rpu.settings import RpuSettings
 from support.controllers import active, attach, controllers
+from support.extended import settings
 from support.nvme_host import CC, CSTS, DATA, NSSR, Host, Queue, SlowMedia
 
 WRITE, READ, FLUSH, FORMAT, SANITIZE = 0x01, 0x02, 0x00, 0x80, 0x84
@@ -473,3 +475,24 @@ def test_asymmetric_access_is_of_each_controller() -> None:
         assert attach(hosts[0], 0, 1) == 0x125
         assert attach(hosts[0], 0) == 0
         assert attached(hosts[0]) == [0]
+
+
+def test_functions_of_extensions_see_the_controller_of_their_command(tmp_path: Path) -> None:
+    text = """
+    @admin_command(0xC4, name="Count", data="none")
+    def count(drive, command):
+        return 256 * len(drive.namespaces) + drive.feature(0xC5)
+
+    @feature(0xC5, name="Mine", default=7)
+    def mine(drive, value):
+        pass
+    """
+    media = {nsid: MemoryMedia.create(1 << 20) for nsid in (1, 2)}
+    shapes = {1: NamespaceShape(1 << 20), 2: NamespaceShape(1 << 20, controllers=(1,))}
+    mine = settings(tmp_path, text)
+    with controllers(2, media=media, shapes=shapes, settings=mine) as (first, second):
+        found = [host.command(host.admin, 0xC4).dw0 for host in (first, second)]
+        assert found == [0x107, 0x207]
+        assert second.command(second.admin, SET_FEATURES, cdws=(0xC5, 9)).status == 0
+        found = [host.command(host.admin, 0xC4).dw0 for host in (first, second)]
+        assert found == [0x109, 0x209], "features of extensions are the drive's"

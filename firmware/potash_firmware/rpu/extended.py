@@ -61,7 +61,8 @@ class Extended:
 
     def __init__(self, registered: Extensions) -> None:
         self.registered = registered
-        self.drive: Drive
+        self.drives: list[Drive] = []
+        """The drive as functions see it for the host of each controller."""
         self._closing = extension_limits.STEP_LIMIT
         """Seconds that are left for all generators which a reset or an abort closes together."""
         builtin_admin = ADMIN_COMMANDS | FAULT_COMMANDS | PLACEMENT_ADMIN
@@ -126,7 +127,8 @@ class Extended:
                 given.data = bytes(controller.transfer.receive(command, length))
             elif registered.data == "read":  # memory that is not there is refused before
                 controller.transfer.views(command, length, write=True)
-            result = self.call(registered, registered.function, self.drive, given)
+            drive = self.drives[controller.identifier]
+            result = self.call(registered, registered.function, drive, given)
             if isinstance(result, Generator):
                 return self._finished_later(controller, command, registered, length, result)
             return self._finished(controller, command, registered, length, result)
@@ -212,7 +214,7 @@ class Extended:
                 except NvmeError as failed:
                     error = failed
         finally:
-            self.drive.changed()
+            self.drives[0].changed()
             begun = time.monotonic()
             try:
                 limited(max(self._closing, LEAST_CLOSING), generator.close)
@@ -222,14 +224,14 @@ class Extended:
 
     def _page(self, page: RegisteredPage) -> Page:
         def make(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-            found = self.call(page, page.function, self.drive)
+            found = self.call(page, page.function, self.drives[controller.identifier])
             return self._bytes(page, found, page.size).ljust(page.size, b"\0")
 
         return Page(Scope.CONTROLLER, make)
 
     def attach(self, controller: Controller, tables: Mapping[CommandSet, Table]) -> None:
-        """The drive has these extensions; `tables` are its I/O commands."""
-        self.drive = Drive(controller, tables, controller.persistence.states)
+        """A controller of the drive has these extensions; `tables` are its I/O commands."""
+        self.drives.append(Drive(controller, tables, controller.persistence.states))
         if (sink := controller.board.trace.sink) is not None:
             sink("rpu.extensions", {"names": [[*key, name] for key, name in self.names.items()]})
         controller.features.rows = dict(controller.features.rows) | {
@@ -245,7 +247,7 @@ class Extended:
     def _feature(self, feature: RegisteredFeature) -> Feature:
         def check(value: Value, nsid: int, limits: Limits) -> None:
             new = value.data.ljust(feature.size, b"\0") if feature.size else value.dword
-            if (result := self.call(feature, feature.function, self.drive, new)) is not None:
+            if (result := self.call(feature, feature.function, self.drives[0], new)) is not None:
                 said = f"it returns {shown(result)}; to refuse a value, it raises NvmeError"
                 raise self._failure(feature, said)
 
@@ -258,6 +260,7 @@ class Extended:
             taken=lambda dword: size,
             given=lambda dword: size,
             saveable=feature.saved,
+            of_drive=True,
         )
 
     def call(
@@ -265,7 +268,7 @@ class Extended:
     ) -> T:
         """Call a function of an extension, or take a step of its generator. Raises NvmeError."""
         self._closing = extension_limits.STEP_LIMIT
-        self.drive.changed()
+        self.drives[0].changed()
         if function is registered.function:
             self.registered.calls[registered] += 1
         try:
@@ -311,11 +314,10 @@ class _ObservedCommands(Commands):
             given = extensions.Command(*entry)
             given.queue = qid
             took = (self.controller.deadlines.clock.now() - command.fetched) / 1000
-            self.extended.drive.changed()
+            drive = self.extended.drives[self.controller.identifier]
+            drive.changed()
             try:
-                limited(
-                    extension_limits.STEP_LIMIT, hook.function, self.extended.drive, given, took
-                )
+                limited(extension_limits.STEP_LIMIT, hook.function, drive, given, took)
             except BaseException as error:  # noqa: BLE001 - it is a user's code
                 reason = why(error, *hook.place)
                 log.error("%s is not called again: %s", hook.name, reason)
