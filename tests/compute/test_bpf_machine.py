@@ -6,19 +6,22 @@ from typing import NamedTuple
 
 import pytest
 
-from csd_spec.descriptors import DescriptorError
+from csd_spec.descriptors import DescriptorError, encode_arguments
 from csd_spec.program import Context
 from potash_firmware.bpf import (
+    Engine,
     Fault,
     FaultKind,
     Outcome,
+    Prepared,
     ProgramError,
     Services,
     VerificationError,
     buffer_layout,
     load_program,
+    reserve,
 )
-from support.bpf import call, exit_, insn, lddw, load, mov, mov_reg, run_program, store
+from support.bpf import call, engines, exit_, insn, lddw, load, mov, mov_reg, run_program, store
 from support.bpf_elf import ALLOC, OBJECT, R_64_64, WRITE, Name, Part, elf, text
 
 INPUT_SIZE, OUTPUT_SIZE = 8192, 4096
@@ -154,6 +157,51 @@ def test_data_is_fresh_in_each_run() -> None:
     for _ in range(2):
         run = execute(*code, data=[counter], relocations=[(0, R_64_64, "counter")], memory=memory)
         assert value(run) == 6
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_prepared_programs_find_nothing_of_an_earlier_run_in_their_memory(engine: Engine) -> None:
+    """Two alternate, one with little data and one with much. Each adds up a variable, its stack and
+    its argument, overwrites them, sets its output's length, and faults if its input says so."""
+    code = [lddw(8, 0), mov(0, 0), mov(6, -1), mov_reg(9, 1)]
+    for register, offset in ((8, 0), (10, -8), (10, -4096), (5, 16)):
+        code += [load(7, register, offset), insn(0x0F, 0, 7), store(register, 6, offset)]
+    code += [mov_reg(6, 0), load(7, 9), insn(0x15, 7, offset=3)]
+    code += [mov(1, 9), call(SET_OUTPUT_LENGTH), load(0, 7), mov_reg(0, 6), exit_]
+    memory = reserve.allocate(LAYOUT.size)
+    argument = encode_arguments([b"turn"])
+
+    def prepared(more: int) -> Prepared:
+        variable = Part("variable", struct.pack("<Q", 5), ALLOC | WRITE)
+        parts = [
+            text(*code, relocations=[(0, R_64_64, "variable")]),
+            variable,
+            Part("more", b"", ALLOC | WRITE, type=8, size=more),
+        ]
+        names = [Name("prog"), Name("variable", "variable", type=OBJECT)]
+        return Prepared(
+            load_program(elf(parts, names)),
+            memory,
+            input_size=INPUT_SIZE,
+            output_size=OUTPUT_SIZE,
+            services=SILENT,
+            context=Context(argument),
+            engine=engine,
+        )
+
+    programs = [prepared(8), prepared((1 << 20) - 8)]
+    source = memory[LAYOUT.input_offset :][:8]
+    for turn in (b"turn", b"turn", b"next"):
+        argument = encode_arguments([turn])
+        for item in programs:
+            source[:] = struct.pack("<Q", 1)
+            with pytest.raises(Fault, match="out of bounds"):
+                item.run(8, OUTPUT_SIZE, Context(argument))
+            source[:] = bytes(8)
+            expected = 5 + int.from_bytes(argument[:8], "little")
+            for _ in range(2):
+                outcome = item.run(8, OUTPUT_SIZE, Context(argument))
+                assert outcome[:2] == (expected, None)
 
 
 def test_constants_cannot_be_overwritten() -> None:

@@ -6,16 +6,18 @@ import gc
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 from random import Random
 
 import pytest
 
-from potash_firmware.bpf import reserve
+from potash_firmware.bpf import Prepared, Services, buffer_layout, load_program, reserve
 from potash_firmware.bpf.arena import BASE, REACH, Arena, Layout
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
+from potash_firmware.bpf.machine import NO_ARGUMENTS
 from potash_firmware.bpf.native import lowering
 from potash_firmware.bpf.native.ranges import Guard
 from support.bpf import (
@@ -32,6 +34,7 @@ from support.bpf import (
     run_on,
     store,
 )
+from support.bpf_elf import Name, Part, elf, text
 from support.bpf_native import own_cache
 
 __all__ = ["own_cache"]
@@ -133,6 +136,39 @@ def test_pages_behind_a_programs_arena_are_not_its_own() -> None:
 
 
 @pytest.mark.usefixtures("gullible")
+def test_a_prepared_program_reaches_nothing_of_another_one_s_data() -> None:
+    """It reads the last of its data, then what would be there of a program with more of it."""
+    memory = reserve.allocate(buffer_layout(PAGE, PAGE).size)
+
+    def prepared(more: int) -> Prepared:
+        code = [mov_reg(4, 1), load(1, 1), insn(0x0F, 1, 4), store(1, 1), load(0, 1), exit_]
+        bss = Part("bss", b"", 3, type=8, size=more)
+        return Prepared(
+            load_program(elf([text(*code), bss], [Name("prog")])),
+            memory,
+            input_size=PAGE,
+            output_size=PAGE,
+            services=Services(print, lambda *_: 0, lambda *_: 0),
+            engine=Engine.NATIVE,
+        )
+
+    little, much = prepared(PAGE - 128), prepared(1 << 20)
+    source = memory[buffer_layout(PAGE, PAGE).input_offset :]
+    first = BASE + buffer_layout(PAGE, PAGE).input_offset
+    for _ in range(2):
+        for program, end in ((little, 3 * PAGE), (much, (1 << 20) + 3 * PAGE)):
+            source[:8] = struct.pack("<Q", end - 8)
+            assert program.run(8, PAGE, NO_ARGUMENTS).return_value == first + end - 8
+            source[:8] = struct.pack("<Q", end)
+            with pytest.raises(Fault) as caught:
+                program.run(8, PAGE, NO_ARGUMENTS)
+            assert (caught.value.kind, caught.value.address) == (
+                FaultKind.OUT_OF_BOUNDS,
+                first + end,
+            )
+
+
+@pytest.mark.usefixtures("gullible")
 def test_the_job_ends_and_nothing_else(memory: memoryview) -> None:
     """The next program runs, handlers of signals are those of before, and a helper's mistake is not
     taken for a program's."""
@@ -149,7 +185,7 @@ def test_a_fault_elsewhere_is_not_taken_for_a_programs() -> None:
     """A helper that reads the arena's guard from C ends its process, as it would anywhere."""
     program = """
 import ctypes
-from potash_firmware.bpf import reserve
+from potash_firmware.bpf import Prepared, Services, buffer_layout, load_program, reserve
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, prepare
 import struct

@@ -18,6 +18,7 @@ from support.apu import BUFFER, CONFIG, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, lddw, load, mov, mov_reg, store
 from support.bpf_btf import Line, btf_parts
 from support.bpf_elf import Name, elf, text
+from support.engines import with_constants
 
 PRINT, SET_OUTPUT_LENGTH = 1, 4
 
@@ -72,6 +73,28 @@ def test_the_output_is_zeroed_at_start(apu: Board) -> None:
     apu.run(COPY_8, b"ABCDEFGH")
     apu.run(RETURN_7, b"ABCDEFGH")
     assert apu.read_data(BUFFER) == bytes(BUFFER)
+
+
+def test_the_next_equal_job_finds_nothing_of_the_one_before(apu: Board) -> None:
+    """It adds up a variable, its stack, its argument and its output, and overwrites them."""
+    variable = 0x1000_0000 + CONFIG.accelerators[0].plan.data_offset
+    code = [lddw(8, variable), mov(0, 0), mov(6, -1)]
+    for register, offset in ((8, 0), (10, -8), (5, 20), (2, 0)):
+        size = 0x00  # 32 bits
+        code += [
+            load(7, register, offset, size),
+            insn(0x0F, 0, 7),
+            store(register, 6, offset, size),
+        ]
+    image = with_constants(*code, exit_)
+    assert apu.enable() == apu.send_firmware(image) == apu.send_data(bytes(4)) == 0
+    for turn in (1, 1, 2, 1):
+        arguments = encode_arguments([struct.pack("<I", turn)])
+        assert apu.control(Operation.START, arguments=arguments) == 0
+        status = apu.wait()
+        total = int.from_bytes(b"vari", "little") + turn
+        assert (status.status, status.return_value) == (StatusId.DONE, total)
+    assert apu.run(program(lddw(1, variable), load(0, 1, 4, 0), exit_)).return_value == 0
 
 
 def test_a_program_is_told_its_lengths_and_finds_its_arguments_in_the_context(apu: Board) -> None:

@@ -98,21 +98,17 @@ class Services:
 
 @dataclass(eq=False)
 class Helpers:
-    """The helpers of one run: bound to its arena, its arguments and the length of its output."""
+    """The helpers of a program: bound to its arena, its arguments and the length of its output."""
 
     arena: Arena
     services: Services
-    output_limit: int
+    output_limit: int = 0
     """Bytes that the output may have."""
     arguments: Sequence[bytes] = ()
     output_length: int | None = field(default=None, init=False)
+    """The length that the program has set in this run."""
     _models: dict[int, tuple[Model, int]] = field(default_factory=dict, init=False)
     """The open models by their handles, and how long each is."""
-
-    def begin(self, arguments: Sequence[bytes], output_limit: int) -> None:
-        """Begin another run."""
-        self.output_length = None
-        self.arguments, self.output_limit = arguments, output_limit
 
     def close(self) -> None:
         """Release the models that the program has left open."""

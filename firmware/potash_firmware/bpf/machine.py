@@ -9,6 +9,7 @@ beginning of an instruction inside the program, every helper known. Properties t
 (addresses, loops, call depth) are checked while the program runs.
 """
 
+import ctypes
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -157,7 +158,7 @@ def buffer_layout(input_size: int, output_size: int, frame_size: int = FRAME_SIZ
 class _Bound:
     """A linked program with its memory and its helpers, ready to run any number of times.
 
-    Raises EngineUnavailable.
+    What `give` gives it is the same in each run until the next call. Raises EngineUnavailable.
     """
 
     def __init__(
@@ -175,30 +176,31 @@ class _Bound:
         self._memory = arena.memory
         self._context_offset = context_offset
         self._context_address = arena.base + context_offset
-        self._helpers = Helpers(arena, services, 0)
+        self._helpers = Helpers(arena, services)
         rest = code, program.entry, arena, self._helpers.table()
         if isinstance(engine, Engine):
             self._execute = prepare(engine, *rest, instruction_limit, counters)
         else:
             self._execute = lambda arguments: engine(*rest, arguments, instruction_limit)
 
-    def run(
-        self,
-        ranges: Sequence[tuple[int, int]],
-        arguments: Sequence[bytes],
-        context: bytes,
-    ) -> Outcome:
-        """Run the program from its entry to its exit. Raises Fault.
-
-        The first two `ranges`, addresses and lengths, are its input and its output.
-        """
-        helpers, at = self._helpers, self._context_offset
-        self._memory[at : at + len(context)] = context
+    def give(
+        self, ranges: Sequence[tuple[int, int]], arguments: Sequence[bytes], context: bytes
+    ) -> None:
+        """Set what the program is given. The first two `ranges`, addresses and lengths, are its
+        input and its output."""
+        at = self._context_offset
+        self._context, self._place = context, self._memory[at : at + len(context)]
         (source, source_length), (target, target_length) = (*ranges, (0, 0), (0, 0))[:2]
-        helpers.begin(arguments, target_length)
-        registers = (source, target, source_length, target_length, self._context_address)
+        self._registers = source, target, source_length, target_length, self._context_address
+        self._helpers.arguments, self._helpers.output_limit = arguments, target_length
+
+    def run(self) -> Outcome:
+        """Run the program from its entry to its exit. Raises Fault."""
+        helpers = self._helpers
+        self._place[:] = self._context
+        helpers.output_length = None
         try:
-            value, executed = self._execute(registers)
+            value, executed = self._execute(self._registers)
         except Fault as fault:
             if fault.pc is not None:
                 fault.place = self._program.debug.place(fault.pc)
@@ -213,8 +215,9 @@ class Prepared:
 
     `memory` is writable and has the bytes that `buffer_layout` with these sizes says, best from
     `reserve.allocate`: compiled programs need that, so other memory is copied. It must stay the
-    same. The program is linked for contexts as long as `context`. What it executes is counted in
-    `counters`, unless `engine` is not one of the engines.
+    same. What lies in it behind the program's own data is inaccessible from then on, until another
+    program is prepared or run in it. The program is linked for contexts as long as `context`. What
+    it executes is counted in `counters`, unless `engine` is not one of the engines.
 
     Raises ProgramError when the context is too long, EngineUnavailable.
     """
@@ -245,11 +248,18 @@ class Prepared:
             data_size=offset + length,
             rodata_size=len(program.rodata),
         )
-        base = base_of(engine, reserve.address_of(memory))
+        self._address = reserve.address_of(memory)
+        base = base_of(engine, self._address)
         arena = Arena(memory, layout, base)
-        self._memory = memory
         self._input, self._output = arena.input, arena.output
-        self._image = image = elf.link(program, layout, base)
+        image = elf.link(program, layout, base)
+        self._own = arena.memory[layout.data_offset :]
+        """The pages behind the output, and what they have before a run."""
+        before = image.data.ljust(layout.rodata_offset - layout.data_offset, b"\0") + image.rodata
+        self._before = before.ljust(len(self._own), b"\0")
+        self._fence = reserve.Fence(memory, layout.size)
+        self._given: tuple[int, int, bytes] | None = None
+        """The lengths and the arguments of the last run, which are kept for the next one."""
         self._fill()
         offset += layout.data_offset
         self._bound = _Bound(
@@ -274,22 +284,21 @@ class Prepared:
             0 <= input_length <= layout.input_size and 0 <= output_length <= layout.output_size
         ):
             raise ValueError("the lengths of input and output exceed their buffers")
-        arguments = context.arguments
+        given = input_length, output_length, context.argument_list
+        if given != self._given:
+            arguments = context.arguments
+            ranges = (self._input, input_length), (self._output, output_length)
+            encoded = _encode_context(arguments, context.argument_list, (0, 0), ranges)
+            self._bound.give(ranges, arguments, encoded)
+            self._given = given
         self._fill()
-        ranges = (self._input, input_length), (self._output, output_length)
-        encoded = _encode_context(arguments, context.argument_list, (0, 0), ranges)
-        return self._bound.run(ranges, arguments, encoded)
+        return self._bound.run()
 
     def _fill(self) -> None:
         """Make the arena as the program finds it, except its input, output and context."""
-        layout, image, memory = self._layout, self._image, self._memory
-        for start, end in ((0, layout.input_offset), (layout.data_offset, layout.size)):
-            memory[start:end] = bytes(end - start)
-        for offset, contents in (
-            (layout.data_offset, image.data),
-            (layout.rodata_offset, image.rodata),
-        ):
-            memory[offset : offset + len(contents)] = contents
+        self._fence.set()
+        ctypes.memset(self._address, 0, self._layout.input_offset)
+        self._own[:] = self._before
 
 
 class Placed:
@@ -310,9 +319,7 @@ class Placed:
         self._space = space
         self._base = base
         self._given: tuple[tuple[int, int], bytes] | None = None
-        """The parameters and the data of the last run, whose context is kept for the next one."""
-        self._arguments: tuple[bytes, ...] = ()
-        self._context = b""
+        """The parameters and the data of the last run, which are kept for the next one."""
         self._own = own = RangesLayout(
             0,
             0,
@@ -362,23 +369,23 @@ class Placed:
         as the list of arguments, or else the two parameters as four numbers. `clear` has to follow.
         """
         if self._given != (parameters, data):
+            arguments: tuple[bytes, ...]
             argument_list = data
             if data:
                 try:
-                    self._arguments = decode_arguments(data)
+                    arguments = decode_arguments(data)
                 except DescriptorError:
-                    self._arguments = ()  # it is no list, and the program finds it in its context
+                    arguments = ()  # it is no list, and the program finds it in its context
             else:
                 first, second = (parameter.to_bytes(8, "little") for parameter in parameters)
-                self._arguments = (first[:4], first[4:], second[:4], second[4:])
-                argument_list = encode_arguments(self._arguments)
-            self._context = _encode_context(
-                self._arguments, argument_list, parameters, self._ranges
-            )
+                arguments = first[:4], first[4:], second[:4], second[4:]
+                argument_list = encode_arguments(arguments)
+            context = _encode_context(arguments, argument_list, parameters, self._ranges)
+            self._bound.give(self._ranges, arguments, context)
             self._given = parameters, data
         if self._image.data:
             self._data[:] = self._image.data
-        return self._bound.run(self._ranges, self._arguments, self._context)
+        return self._bound.run()
 
     def clear(self) -> None:
         """Release the pages of the program's own memory, so that the next run finds zeroes."""

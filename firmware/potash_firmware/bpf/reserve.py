@@ -41,8 +41,8 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
-_sizes: dict[int, int] = {}
-"""The sizes of all arenas' memory in bytes, by its address in this process."""
+_ends: dict[int, int] = {}
+"""The accessible bytes of all arenas' memory, in whole pages, by its address in this process."""
 
 
 def allocate(size: int) -> memoryview:
@@ -129,7 +129,7 @@ class Space:
 
     def _resize(self, size: int) -> None:
         """Have `memory` be the first `size` bytes, all of which are mapped."""
-        _sizes[self.address] = size
+        _ends[self.address] = page_aligned(size)
         array = (ctypes.c_char * size).from_address(self.address)
         self.memory = memoryview(array).cast("B")
 
@@ -151,27 +151,40 @@ class Space:
 
 def holds(memory: memoryview) -> bool:
     """True if memory was allocated here, and begins at the first byte of the allocation."""
-    return address_of(memory) in _sizes
+    return address_of(memory) in _ends
 
 
 class Fence:
     """A context manager, while which only the first `used` bytes of memory are accessible.
 
-    The pages behind them are inaccessible until it ends. The memory must be the same each time.
+    The pages behind them are inaccessible until it ends, or after `set`, until another fence of the
+    same memory is set. Memory that was not allocated here has no fence.
     """
 
     def __init__(self, memory: memoryview, used: int) -> None:
-        address = address_of(memory)
+        self._address = address = address_of(memory)
         self.origin = address - BASE
         """The host address of a program's address 0."""
-        self._begin = address + page_aligned(used)
-        self._end = address + page_aligned(_sizes[address])
+        self._end = self._before = page_aligned(used)
+
+    def set(self) -> None:
+        _show(self._address, self._end)
 
     def __enter__(self) -> None:
-        _protect(self._begin, self._end, _PROT_NONE)
+        self._before = _show(self._address, self._end)
 
     def __exit__(self, *_: object) -> None:
-        _protect(self._begin, self._end, _PROT_READ_WRITE)
+        _show(self._address, self._before)
+
+
+def _show(address: int, end: int) -> int:
+    """Have the first `end` bytes be accessible, and none behind them; returns how many were."""
+    before = _ends.get(address, end)
+    if before != end:  # one of the calls has nothing to do
+        _protect(address + end, address + before, _PROT_NONE)
+        _protect(address + before, address + end, _PROT_READ_WRITE)
+        _ends[address] = end
+    return before
 
 
 def address_of(memory: memoryview) -> int:
@@ -196,7 +209,7 @@ def _mapped(size: int, flags: int, descriptor: int) -> memoryview:
         _libc.munmap(first, whole)
         raise error
     memory = _array(size).from_address(address)
-    _sizes[address] = size
+    _ends[address] = page_aligned(size)
     weakref.finalize(memory, _unmap, first, whole, address).atexit = False
     return memoryview(memory).cast("B")
 
@@ -216,7 +229,7 @@ def _array(size: int) -> type[ctypes.Array[ctypes.c_char]]:
 
 
 def _unmap(first: int, whole: int, address: int) -> None:
-    _sizes.pop(address, None)
+    _ends.pop(address, None)
     _libc.munmap(first, whole)
 
 

@@ -194,21 +194,21 @@ class Machine:
         self._before = module.address, ctypes.addressof(context), fence.origin, arena.stack_top
 
     def run(self, arguments: Sequence[int]) -> Execution:
-        """Run it from its entry to its exit. Raises Fault."""
-        context = self._context
-        values = [value & MASK for value in arguments][:5]
-        values += [0] * (5 - len(values))
+        """Run it from its entry to its exit, with at most five arguments. Raises Fault."""
+        context, counters = self._context, self._counters
+        values = (*arguments, 0, 0, 0, 0, 0)[:5]
         self._error = self._interpreter = None
         self._copy_in()
         with runtime.lock, self._fence:
             self._refill(self._fuel)
-            if self._counters is not None:
+            if counters is not None:
                 self._put_counts([0] * len(Kind))
             context[_SIDE_EXIT] = 0
             value = self._enter(*self._before, *values)
         self._copy_out()
         left = self._left()
-        self._count()
+        if counters is not None:
+            self._count(counters)
         if self._error is not None or left < 0 or context[_SIDE_EXIT]:
             self._raise_fault(left)
         return Execution(value, self._fuel - left)
@@ -223,11 +223,8 @@ class Machine:
         fuel = left if self._counters is None else min(left, PROGRESS_INTERVAL)
         self._context[_FUEL], self._context[_RESERVE] = fuel & MASK, left - fuel
 
-    def _count(self) -> None:
-        """Add the instructions that the context has counted to the counters, if there are any."""
-        counters = self._counters
-        if counters is None:
-            return
+    def _count(self, counters: InstructionCounters) -> None:
+        """Add the instructions that the context has counted to the counters."""
         counts = list(self._context[Word.COUNTS : SIZE])
         counts[Kind.ALU] = 0
         counts[Kind.ALU] = self._fuel - self._left() - sum(counts)
@@ -273,7 +270,8 @@ class Machine:
             interpreter = self._interpreter = self._interpreter or interpreter_of(
                 self._code, self._arena, self._helpers, self._limit, self._counters
             )
-            self._count()
+            if self._counters is not None:
+                self._count(self._counters)
             pc = ctypes.c_int64(context[Word.PC]).value
             registers = list(context[Word.REGISTERS : Word.REGISTERS + 11])
             above = self._arena.stack_top - registers[isa.FRAME_POINTER]
@@ -311,7 +309,7 @@ class Machine:
     def _call_helper(self, number: int, *arguments: int) -> int:
         try:
             if self._counters is not None:
-                self._count()
+                self._count(self._counters)
                 if number == REFUEL:
                     self._counters.progress()
                     self._refill(self._left())
