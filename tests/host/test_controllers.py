@@ -100,6 +100,8 @@ def test_accelerators_are_the_first_controller_s(device: BootedDevice) -> None:
     with pytest.raises(CommandFailed) as refusal:
         second.accelerators()
     assert refusal.value.status == Status.INVALID_OPCODE
+    with pytest.raises(DeviceNotFound, match="this controller has no accelerators"):
+        second.accelerator()
     with pytest.raises(DeviceNotFound):
         second.memory_namespace()
 

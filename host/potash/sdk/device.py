@@ -11,6 +11,7 @@ from csd_spec import fields
 from csd_spec.descriptors import DescriptorError, IdentifyData, dwords, identify_length
 from csd_spec.opcodes import DWORD_SIZE, AdminOpcode
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.status import Status
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.commands import DEFAULT_TIMEOUT, Commands, encoded
 from potash.sdk.errors import CommandFailed, DeviceMisbehaved, DeviceNotFound
@@ -150,9 +151,18 @@ class Device(Commands):
 
     def accelerator(self, accelerator_id: int | None = None) -> Accelerator:
         """The accelerator with an ID, or the first. Raises DeviceNotFound."""
-        for one in self.accelerators():
-            if accelerator_id in (None, one.id):
-                return one
+        try:
+            accelerators = self.accelerators()
+        except CommandFailed as error:
+            if error.status != Status.INVALID_OPCODE:
+                raise
+            raise DeviceNotFound(
+                "this controller has no accelerators; of a drive with several, open the controller "
+                "that has them, such as /dev/nvme0 instead of /dev/nvme0n1"
+            ) from error
+        for accelerator in accelerators:
+            if accelerator_id in (None, accelerator.id):
+                return accelerator
         which = "no accelerator" if accelerator_id is None else f"no accelerator {accelerator_id}"
         raise DeviceNotFound(f"the device has {which}")
 
