@@ -17,7 +17,7 @@ from nvme_spec.persistent_events import HardwareError, HardwareErrorCode
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
 from potash_device.controller.dma import PAGE_SIZE
-from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands
+from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
 from potash_firmware.rpu.accelerators.value_reads import ValueReads
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.memories import Memories
