@@ -7,7 +7,7 @@ import errno
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -352,10 +352,12 @@ def stored_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]
 
 @dataclass
 class Listed:
+    """The list, as it is stored."""
+
     shapes: dict[int, NamespaceShape]
     capacity: int | None = None
     """Bytes for all namespaces together; None where that is what they have."""
-    remove: tuple[int, ...] = field(default=())
+    remove: tuple[int, ...] = ()
     """Namespaces that are gone, and whose files may not be."""
     memory_capacity: int | None = None
     """Bytes for all memory namespaces together; None where that is what they have."""
@@ -455,7 +457,7 @@ class _Rest(NamedTuple):
 def _listed(content: dict[str, Any]) -> Listed:
     """Raises ValueError."""
     tables = content.pop("namespace", {})
-    if type(tables) is not dict or any(type(one) is not dict for one in tables.values()):
+    if type(tables) is not dict or not all(type(table) is dict for table in tables.values()):
         raise ValueError
     if any(nsid != str(int(nsid)) for nsid in tables):  # 01 would be 1 again
         raise ValueError
@@ -488,15 +490,8 @@ def _is_size(shape: NamespaceShape) -> bool:
     unit = MEMORY_UNIT if shape.csi == CommandSet.MEMORY else 1
     if shape.csi == CommandSet.ZONED:
         zones = shape.zones * shape.zone_size
-        sound = shape.zoned(
-            zones,
-            shape.zone_size,
-            shape.zone_capacity,
-            shape.block_size,
-            shape.areas,
-            shape.limits,
-        )
+        rest = shape.zone_capacity, shape.block_size, shape.areas, shape.limits
+        sound = shape.zoned(zones, shape.zone_size, *rest)
         return sound[:2] == shape[:2]
-    known = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)
-    whole = shape.size > 0 and shape.size % unit == 0
-    return known and whole and shape.size >= shape.block_size
+    is_supported = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)
+    return is_supported and shape.size % unit == 0 and shape.size >= shape.block_size

@@ -145,10 +145,7 @@ class Formatting:
             yield from self.uncorrectable.saving()
         except MediaError as error:
             raise self.failures.writing(nsid, media, error, namespace.lba_of(error)) from None
-        yield partial(drive.reshape, nsid, formatted)
-        namespace.unformatted = 0
-        namespace.in_flight.closed = None
-        self.reports.namespace_changed(nsid)
+        yield from self._end(namespace, formatted)
         return None
 
     def _erase_values(self, namespace: KeyValueNamespace) -> Steps[None]:
@@ -162,10 +159,15 @@ class Formatting:
         except MediaError as error:
             raise self.failures.values(nsid, namespace.media, error, writes=True) from None
         namespace.erased()
-        yield partial(drive.reshape, nsid, formatted)
+        yield from self._end(namespace, formatted)
+        return None
+
+    def _end(self, namespace: StoredNamespace, formatted: NamespaceShape) -> Steps[None]:
+        """All has been erased: commands may use the namespace again."""
+        yield partial(self.storage.drive.reshape, namespace.nsid, formatted)
         namespace.unformatted = 0
         namespace.in_flight.closed = None
-        self.reports.namespace_changed(nsid)
+        self.reports.namespace_changed(namespace.nsid)
         return None
 
 

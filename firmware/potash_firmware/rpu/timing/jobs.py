@@ -294,15 +294,7 @@ class JobTime(Part):
         assert timed.start is not None
         self.timing.lateness.add(max(0, self.timing.clock.now() - due))
         self._ended[accelerator] = _Ended(timed.start, due)
-        self.timing.completed(
-            TimedCompletion(
-                CompletionKind.JOB,
-                nsid=accelerator,
-                arrived=timed.start,
-                began=timed.start,
-                completed=due,
-            )
-        )
+        self._completed(CompletionKind.JOB, accelerator, timed.start, due)
         self.awaited.add(accelerator)
         self._send(messages.JobDue(accelerator, number, due - timed.start))
 
@@ -311,12 +303,12 @@ class JobTime(Part):
         beginning. Raises NvmeError."""
         start, due = self._ended.get(accelerator, (self.timing.clock.now(),) * 2)
         done = self.timing.charge(nsid, Op.WRITE, first, length, due)
-        self.timing.completed(
-            TimedCompletion(
-                CompletionKind.OUTPUT, nsid=accelerator, arrived=due, began=due, completed=done
-            )
-        )
+        self._completed(CompletionKind.OUTPUT, accelerator, due, done)
         return done, done - start
+
+    def _completed(self, kind: CompletionKind, accelerator: int, began: int, at: int) -> None:
+        times = {"arrived": began, "began": began, "completed": at}
+        self.timing.completed(TimedCompletion(kind, nsid=accelerator, **times))
 
     def _flows_of(self, kind: str, number: int) -> _Flows:
         """The flows of an accelerator or a compute namespace, with its share."""
@@ -404,8 +396,8 @@ class JobTime(Part):
                 yield Running(timed, since, timed.progress)
 
     def _emulated(self) -> Iterator[tuple[int, Timed]]:
-        """Tasks on a unit that are still emulated, and the time at which one would have begun that
-        has had its unit all the time."""
+        """Tasks on a unit that are still emulated, each with the time at which it would have begun
+        if it had had its unit all the time."""
         for pool in self._pools.values():
             for unit in pool.units:
                 timed = unit.task

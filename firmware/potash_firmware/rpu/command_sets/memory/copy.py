@@ -189,10 +189,7 @@ def _copy_parts(
         except MediaError as error:
             raise _nvme_error(controller, namespace, error) from None
         controller.statistics.moved += len(target)
-        if command.queue.closed:
-            raise NvmeError(
-                Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
-            )
+        blocks.require_queue(command)
         controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # deleted?
     return None
 

@@ -17,6 +17,7 @@ from potash_device.media.values import ValueStore
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE
 from potash_firmware.rpu.command_sets.memory.copy import destination
+from potash_firmware.rpu.command_sets.nvm.blocks import require_queue
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
@@ -58,10 +59,7 @@ def copy_values(controller: Controller, command: Command) -> Steps:
             if not copied.values:
                 break
             left, first = left - len(copied.values), copied.following
-            if command.queue.closed:
-                raise NvmeError(
-                    Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
-                )
+            require_queue(command)
             controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # deleted?
     if controller.timing is not None:
         moved = fields.length - len(rest)

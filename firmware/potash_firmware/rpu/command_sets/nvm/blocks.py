@@ -336,6 +336,11 @@ def carry_out(
             yield controller.media_work.on_blocks(in_flight, ranges, part.call, writes=writes)
         except MediaError as error:
             raise failed(controller, namespace, error) from None
-        if command.queue.closed:
-            raise NvmeError(Status.SQ_DELETION_ABORTED, "the queue is being deleted", dnr=False)
+        require_queue(command)
     return None
+
+
+def require_queue(command: Command) -> None:
+    """Raise NvmeError for a command of a queue that is being deleted."""
+    if command.queue.closed:
+        raise NvmeError(Status.SQ_DELETION_ABORTED, "the queue is being deleted", dnr=False)
