@@ -22,11 +22,13 @@ from potash_firmware.rpu.dispatch import (
 )
 from potash_firmware.rpu.reservations import Access
 
+READ, WRITE, OTHER = Access.READ, Access.WRITE, Access.OTHER
+ONE = NamespaceUse.ONE
 _WRITES = CommandEffects.LBCC
 
 _RESERVATIONS = table(
     *(
-        Row(opcode, handler, Access.OTHER, NamespaceUse.ONE, capability=Oncs.RESERVATIONS)
+        Row(opcode, handler, OTHER, ONE, capability=Oncs.RESERVATIONS)
         for opcode, handler in (
             (IoOpcode.RESERVATION_REGISTER, reservations.register),
             (IoOpcode.RESERVATION_REPORT, reservations.report),
@@ -38,113 +40,83 @@ _RESERVATIONS = table(
 """The commands of reservations, which check themselves what others hold."""
 
 _BLOCK_COMMANDS = table(
-    Row(IoOpcode.FLUSH, read_write.flush, Access.WRITE, NamespaceUse.ONE_OR_ALL),
-    Row(IoOpcode.WRITE, read_write.write, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.READ, read_write.read, Access.READ, NamespaceUse.ONE),
+    Row(IoOpcode.FLUSH, read_write.flush, WRITE, NamespaceUse.ONE_OR_ALL),
+    Row(IoOpcode.WRITE, read_write.write, WRITE, ONE, _WRITES),
+    Row(IoOpcode.READ, read_write.read, READ, ONE),
     Row(
         IoOpcode.WRITE_UNCORRECTABLE,
         optional.write_uncorrectable,
-        Access.WRITE,
-        NamespaceUse.ONE,
+        WRITE,
+        ONE,
         _WRITES,
         Oncs.WRITE_UNCORRECTABLE,
     ),
-    Row(IoOpcode.COMPARE, optional.compare, Access.READ, NamespaceUse.ONE, capability=Oncs.COMPARE),
-    Row(
-        IoOpcode.WRITE_ZEROES,
-        optional.write_zeroes,
-        Access.WRITE,
-        NamespaceUse.ONE,
-        _WRITES,
-        Oncs.WRITE_ZEROES,
-    ),
+    Row(IoOpcode.COMPARE, optional.compare, READ, ONE, capability=Oncs.COMPARE),
+    Row(IoOpcode.WRITE_ZEROES, optional.write_zeroes, WRITE, ONE, _WRITES, Oncs.WRITE_ZEROES),
     Row(
         IoOpcode.DATASET_MANAGEMENT,
         optional.dataset_management,
-        Access.WRITE,
-        NamespaceUse.ONE,
+        WRITE,
+        ONE,
         _WRITES,
         Oncs.DATASET_MANAGEMENT,
     ),
-    Row(IoOpcode.VERIFY, optional.verify, Access.READ, NamespaceUse.ONE, capability=Oncs.VERIFY),
-    Row(IoOpcode.COPY, copy.copy, Access.WRITE, NamespaceUse.ONE, _WRITES, Oncs.COPY),
-    Row(AcceleratorOpcode.SEND_DATA, accelerator_command, Access.OTHER),
-    Row(AcceleratorOpcode.READ_DATA, accelerator_command, Access.OTHER),
-    Row(AcceleratorOpcode.SEND_PEER_DATA, send_peer_data, Access.OTHER),
-    Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command, Access.OTHER),
-    Row(AcceleratorOpcode.READ_FIRMWARE, accelerator_command, Access.OTHER),
-    Row(AcceleratorOpcode.LOCAL_INPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, Access.OTHER, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, Access.OTHER, NamespaceUse.ONE),
-    Row(AcceleratorOpcode.CONTROL, accelerator_command, Access.OTHER, effects=_WRITES),
+    Row(IoOpcode.VERIFY, optional.verify, READ, ONE, capability=Oncs.VERIFY),
+    Row(IoOpcode.COPY, copy.copy, WRITE, ONE, _WRITES, Oncs.COPY),
+    Row(AcceleratorOpcode.SEND_DATA, accelerator_command, OTHER),
+    Row(AcceleratorOpcode.READ_DATA, accelerator_command, OTHER),
+    Row(AcceleratorOpcode.SEND_PEER_DATA, send_peer_data, OTHER),
+    Row(AcceleratorOpcode.SEND_FIRMWARE, accelerator_command, OTHER),
+    Row(AcceleratorOpcode.READ_FIRMWARE, accelerator_command, OTHER),
+    Row(AcceleratorOpcode.LOCAL_INPUT, accelerator_command, OTHER, ONE),
+    Row(AcceleratorOpcode.LOCAL_OUTPUT, accelerator_command, OTHER, ONE),
+    Row(AcceleratorOpcode.APPEND_LOCAL_INPUT, accelerator_command, OTHER, ONE),
+    Row(AcceleratorOpcode.APPEND_LOCAL_OUTPUT, accelerator_command, OTHER, ONE),
+    Row(AcceleratorOpcode.GRANT_LOCAL_STORAGE, accelerator_command, OTHER, ONE),
+    Row(AcceleratorOpcode.CONTROL, accelerator_command, OTHER, effects=_WRITES),
 )
 """Control writes blocks when a job's output does."""
 IO_COMMANDS: Table = {**_BLOCK_COMMANDS, **_RESERVATIONS}
 """Every command of namespaces with blocks."""
 
 MEMORY_COMMANDS = table(
-    Row(MemoryOpcode.FLUSH, access.flush, Access.WRITE, NamespaceUse.ONE),
-    Row(MemoryOpcode.MEMORY_COPY, memory_copy.copy, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(MemoryOpcode.MEMORY_READ, access.read, Access.READ, NamespaceUse.ONE),
-    Row(MemoryOpcode.MEMORY_FILL, access.fill, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(MemoryOpcode.MEMORY_WRITE, access.write, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(ValueOpcode.COPY_VALUES, values.copy_values, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(MemoryOpcode.FLUSH, access.flush, WRITE, ONE),
+    Row(MemoryOpcode.MEMORY_COPY, memory_copy.copy, WRITE, ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_READ, access.read, READ, ONE),
+    Row(MemoryOpcode.MEMORY_FILL, access.fill, WRITE, ONE, _WRITES),
+    Row(MemoryOpcode.MEMORY_WRITE, access.write, WRITE, ONE, _WRITES),
+    Row(ValueOpcode.COPY_VALUES, values.copy_values, WRITE, ONE, _WRITES),
 )
 """Every command of memory namespaces."""
 
 COMPUTE_COMMANDS = table(
-    Row(ComputeOpcode.FLUSH, access.flush, Access.WRITE, NamespaceUse.ONE),
-    Row(
-        ComputeOpcode.EXECUTE_PROGRAM,
-        compute.execute_program,
-        Access.OTHER,
-        NamespaceUse.ONE,
-        _WRITES,
-    ),
-    Row(ChainOpcode.EXECUTE_CHAIN, compute.execute_chain, Access.OTHER, NamespaceUse.ONE, _WRITES),
+    Row(ComputeOpcode.FLUSH, access.flush, WRITE, ONE),
+    Row(ComputeOpcode.EXECUTE_PROGRAM, compute.execute_program, OTHER, ONE, _WRITES),
+    Row(ChainOpcode.EXECUTE_CHAIN, compute.execute_chain, OTHER, ONE, _WRITES),
 )
 """Every command of compute namespaces."""
 
 _KEY_VALUE_ROWS = table(
-    Row(KeyValueOpcode.FLUSH, key_value.flush, Access.WRITE, NamespaceUse.ONE),
-    Row(KeyValueOpcode.STORE, key_value.store, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(KeyValueOpcode.RETRIEVE, key_value.retrieve, Access.READ, NamespaceUse.ONE),
-    Row(KeyValueOpcode.LIST, key_value.list_keys, Access.OTHER, NamespaceUse.ONE),
-    Row(KeyValueOpcode.DELETE, key_value.delete, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(KeyValueOpcode.EXIST, key_value.exist, Access.OTHER, NamespaceUse.ONE),
+    Row(KeyValueOpcode.FLUSH, key_value.flush, WRITE, ONE),
+    Row(KeyValueOpcode.STORE, key_value.store, WRITE, ONE, _WRITES),
+    Row(KeyValueOpcode.RETRIEVE, key_value.retrieve, READ, ONE),
+    Row(KeyValueOpcode.LIST, key_value.list_keys, OTHER, ONE),
+    Row(KeyValueOpcode.DELETE, key_value.delete, WRITE, ONE, _WRITES),
+    Row(KeyValueOpcode.EXIST, key_value.exist, OTHER, ONE),
 )
 KEY_VALUE_COMMANDS: Table = {**_KEY_VALUE_ROWS, **_RESERVATIONS}
 """Every command of key value namespaces."""
 
 _ZONE_ROWS = table(
-    Row(IoOpcode.WRITE, zoned.write, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.READ, zoned.read, Access.READ, NamespaceUse.ONE),
-    Row(
-        IoOpcode.WRITE_UNCORRECTABLE,
-        zoned.write_uncorrectable,
-        Access.WRITE,
-        NamespaceUse.ONE,
-        _WRITES,
-    ),
-    Row(IoOpcode.COMPARE, zoned.compare, Access.READ, NamespaceUse.ONE),
-    Row(IoOpcode.WRITE_ZEROES, zoned.write_zeroes, Access.WRITE, NamespaceUse.ONE, _WRITES),
-    Row(IoOpcode.VERIFY, zoned.verify, Access.READ, NamespaceUse.ONE),
-    Row(
-        IoOpcode.ZONE_MANAGEMENT_SEND,
-        zoned.zone_management_send,
-        Access.WRITE,
-        NamespaceUse.ONE,
-        _WRITES,
-    ),
-    Row(
-        IoOpcode.ZONE_MANAGEMENT_RECEIVE,
-        zoned.zone_management_receive,
-        Access.READ,
-        NamespaceUse.ONE,
-    ),
-    Row(IoOpcode.ZONE_APPEND, zoned.zone_append, Access.WRITE, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.WRITE, zoned.write, WRITE, ONE, _WRITES),
+    Row(IoOpcode.READ, zoned.read, READ, ONE),
+    Row(IoOpcode.WRITE_UNCORRECTABLE, zoned.write_uncorrectable, WRITE, ONE, _WRITES),
+    Row(IoOpcode.COMPARE, zoned.compare, READ, ONE),
+    Row(IoOpcode.WRITE_ZEROES, zoned.write_zeroes, WRITE, ONE, _WRITES),
+    Row(IoOpcode.VERIFY, zoned.verify, READ, ONE),
+    Row(IoOpcode.ZONE_MANAGEMENT_SEND, zoned.zone_management_send, WRITE, ONE, _WRITES),
+    Row(IoOpcode.ZONE_MANAGEMENT_RECEIVE, zoned.zone_management_receive, READ, ONE),
+    Row(IoOpcode.ZONE_APPEND, zoned.zone_append, WRITE, ONE, _WRITES),
 )
 _BLOCKS_ALONE = {AcceleratorOpcode.LOCAL_OUTPUT, AcceleratorOpcode.APPEND_LOCAL_OUTPUT}
 """Commands that zoned namespaces lack: the blocks of a job's output are not known when writes are
