@@ -12,8 +12,8 @@ READS, WRITES = 30.0, 25.0
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 COLLECTION: dict[str, dict[str, Any]] = {
     "none": {"over_provisioning": "400%"},
-    "whole": {"over_provisioning": "28%", "background": 0},
-    "partial": {"over_provisioning": "28%", "background": 8, "background_pages": 4},
+    "whole": {"background": 0},
+    "partial": {"background": 8, "background_pages": 4},
 }
 """There is nothing to collect; a superblock at once, when few are free; four pages with each write,
 while eight superblocks are free or less."""
