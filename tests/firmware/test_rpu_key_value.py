@@ -257,8 +257,8 @@ SECRET = b"a value that nobody is to find again"
 
 
 def found_in(folder: Path) -> list[str]:
-    """The files that contain the secret."""
-    every = (path for path in folder.rglob("*") if path.is_file())
+    """The files that contain the secret. One without blocks of the disk has zeros alone."""
+    every = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_blocks)
     return [path.name for path in every if SECRET in path.read_bytes()]
 
 
