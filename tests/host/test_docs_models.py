@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.vta.inference import time_nodes
@@ -14,23 +16,32 @@ from potash_device.vta.timing.parameters import PYNQ
 from support.docs import ROOT, blocks, run_python, run_shell
 
 
-def test_the_session_prints_what_the_page_says(tmp_path: Path) -> None:
-    session = blocks("models.md", "sh")[0]
-    said = run_shell(session, cwd=tmp_path).splitlines()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the sessions of the page are typed, one after the other."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def said_first(folder: Path) -> list[str]:
+    """What the first session prints; it leaves its model in the folder."""
+    return run_shell(blocks("models.md", "sh")[0], cwd=folder).splitlines()
+
+
+def test_the_session_prints_what_the_page_says(said_first: list[str]) -> None:
     shown = blocks("models.md", "text")[0].strip().splitlines()
-    assert len(said) == len(shown)
+    assert len(said_first) == len(shown)
     # What the fast kernels give depends on the input, which is random.
-    for line, expected in zip(said, shown, strict=True):
+    for line, expected in zip(said_first, shown, strict=True):
         if "cpu" not in line + expected:
             assert line.split() == expected.split()
 
 
-def test_the_times_of_nodes_are_those_of_the_page(tmp_path: Path) -> None:
-    make = blocks("models.md", "sh")[0].splitlines()[0]
+@pytest.mark.usefixtures("said_first")
+def test_the_times_of_nodes_are_those_of_the_page(folder: Path) -> None:
     session = blocks("models.md", "sh")[1]
-    run_shell(make, cwd=tmp_path)
     table, total = blocks("models.md", "text")[1].strip().split("\n\n")
-    said = run_shell(session, cwd=tmp_path)
+    said = run_shell(session, cwd=folder)
     assert said.count(table) == said.count(total) == 2
     assert "2 points are in block.svg" in said
     assert set(table.splitlines()[0].split()) <= set(page_of_times().replace("`", "").split())
