@@ -45,6 +45,7 @@ BUFFERS_END = DATA + (1536 << 10)
 BURSTS = 300
 BURST = 12
 """Commands at most."""
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
 
 
 class PartlyCached(MemoryMedia):
@@ -291,7 +292,7 @@ def drives(request: pytest.FixtureRequest) -> Iterator[tuple[Drive, Drive]]:
         yield first, Drive(stack, has_fast_path=False)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_both_paths_do_the_same(drives: tuple[Drive, Drive], seed: int) -> None:
     print(f"seed {seed}")
     generator, both = Generator(seed), drives
@@ -321,7 +322,7 @@ FLASH = replace(PROFILE, capacity=sum(SIZES.values()), blocks=28, mapping_cache=
 """A drive whose reads may have to collect garbage, too."""
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_both_paths_take_the_same_modelled_time(seed: int) -> None:
     generator = Generator(seed)
     chosen = generator.random

@@ -26,7 +26,7 @@ WRITE_UNCORRECTABLE = 0x04
 SAVE = 1 << 31
 SETTINGS = RpuSettings(placement=PlacementSettings(handles=2))
 
-EVERY = 17
+EVERY = 41
 """One change of as many is tried."""
 INTERNAL_ERROR = 0x006
 

@@ -186,7 +186,7 @@ class Writer:
         self.under_way = {}
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_killed_device_loses_nothing_that_it_acknowledged(tmp_path: Path, kills: int) -> None:
     socket, writer = tmp_path / "s", Writer(kills)
     options = ["--media", str(tmp_path / "drive"), "--namespace", "1M", "--kv-namespace", "64M"]
