@@ -21,6 +21,7 @@ waits for the replies, in the middle of whatever it is doing:
 import errno
 import os
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,8 @@ MAX_QUEUED = 4 * MAX_MESSAGE
 """Bytes of replies that a client may leave unread before it loses its connection."""
 BACKLOG = 8
 """Clients that wait for the present one to leave, or to be turned away."""
+_PROCESS = struct.Struct("i8x")
+"""struct ucred (unix(7)), of which the process is of interest."""
 NEGOTIATION_TIME = 5.0
 """Seconds in which a client has to negotiate its version, which is the first thing to do."""
 ACCEPT_PAUSE = 0.5
@@ -83,6 +86,7 @@ class Server:
         self._listener: socket.socket | None = None
         self._identity = (0, 0)
         self._connection: Connection | None = None
+        self._peer = 0
         self._session: Session | None = None
         self._messages: DmaMessages | None = None
         self._kept: deque[Message] = deque()
@@ -116,6 +120,11 @@ class Server:
     @property
     def connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def peer(self) -> int | None:
+        """The process that has connected, by its identifier; None without a client."""
+        return self._peer if self._connection is not None else None
 
     @property
     def has_message(self) -> bool:
@@ -260,6 +269,9 @@ class Server:
         if client is None:
             return False
         client.setblocking(False)
+        (self._peer,) = _PROCESS.unpack_from(
+            client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PROCESS.size)
+        )
         connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
         self._messages = DmaMessages(connection, self._interleave, self._failed)
         self._connection = connection

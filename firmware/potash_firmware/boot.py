@@ -301,8 +301,8 @@ class Device:
         holding = self.rpu.holding
         if holding is not None:
             could_fetch = holding.may_fetch
-            connected = any(server.connected for server in self.servers)
-            holding.service(connected=connected, busy=self._busy)
+            guests = {server.peer for server in self.servers} - {None}
+            holding.service(connected=bool(guests), shared=len(guests) > 1, busy=self._busy)
             self._busy |= holding.may_fetch and not could_fetch
         if self._namespaces_version != self.rpu.subsystem.inventory.version:
             self._replace_apu()

@@ -318,3 +318,21 @@ def test_the_monitor_of_each_guest_that_comes_is_looked_for() -> None:
     for connected in (False, True, True, False, True):
         it.holding.service(connected=connected)
     assert it.still.attached == 2
+
+
+def test_no_guest_stands_still_while_several_use_the_drive() -> None:
+    """Neither for jobs nor for commands, nor by whoever looks at the device from outside."""
+    it = Scene()
+    it.jobs["a"] = Running("a", it.now, 0)
+    it.pass_ns(LEAST)
+    assert it.still.held == {"a"}
+    it.holding.service(connected=True, shared=True, busy=True)
+    assert it.still.held == set() and it.still.expected is None
+    it.command(MS, Future())
+    for _ in range(3):
+        it.still.wall += 10 * MS
+        it.holding.serve(lambda: 1)
+        it.holding.service(connected=True, shared=True, busy=True)
+        assert it.still.held == set() and it.still.expected is None
+    it.holding.service(connected=True)
+    assert "a" in it.still.held

@@ -324,3 +324,11 @@ def test_the_descriptor_to_wait_for_is_the_listener_s_and_then_the_client_s(serv
     assert readable()
     client.pump()
     assert not readable()
+
+
+def test_the_process_of_a_client_is_known_while_it_is_connected(server: Server) -> None:
+    assert server.peer is None
+    with negotiated(server):
+        assert server.peer == os.getpid()
+    server.drain(8)
+    assert server.peer is None

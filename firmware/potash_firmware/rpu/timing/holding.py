@@ -7,6 +7,7 @@ have ended; and the queues, while the loop does not come up with them. What the 
 it is in a long step or has no processor, is left to `Standstill.expect`.
 """
 
+import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from typing import NamedTuple, Protocol
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.waiting import earliest
+
+log = logging.getLogger(__name__)
 
 QUANTUM = 5_000_000
 """Nanoseconds by which the model has to be ahead before the guest goes on."""
@@ -167,7 +170,7 @@ class Holding:
         self._scheduler = scheduler
         if scheduler is not None:
             scheduler.emulated = {}
-        self._attached = False
+        self._attached = self._shared = False
         self._next: float | None = None
         """Nanoseconds of guest time at which some job or command may have to hold the guest."""
         self._busy_since: int | None = None
@@ -189,13 +192,15 @@ class Holding:
             limits.append(max(0, self._next - self.clock.now()) / 1e9)
         return earliest(*limits)
 
-    def service(self, *, connected: bool, busy: bool = False) -> None:
-        """Decide anew; `connected` while some host has the device, `busy` if more is waiting to be
-        done already."""
+    def service(self, *, connected: bool, shared: bool = False, busy: bool = False) -> None:
+        """Decide anew; `connected` while some host has the device, `shared` while several guests
+        have it, and `busy` if more is waiting to be done already."""
         still = self.standstill
         if connected and not self._attached:
             still.attach()
         self._attached = connected
+        if shared != self._shared:
+            self._share(shared)
         still.service()
         if still.late_since:
             self.commands.keep({*self.commands.holders, "step"}, still.late_since)
@@ -213,16 +218,23 @@ class Holding:
         elif self._busy_since is None:
             self._busy_since = now
         self._next = earliest(
-            self.jobs.decide(self._running(), now, MARGIN),
+            self.jobs.decide(() if shared else self._running(), now, MARGIN),
             self.commands.decide(self._emulated(), now, COMMAND_MARGIN),
         )
         self._expect()
+
+    def _share(self, shared: bool) -> None:
+        """Hold nothing while several guests use the drive: the others would not stand still."""
+        self._shared = shared
+        if shared:
+            log.warning("no guest is stopped while several use the drive")
+            self.standstill.expect(None)
 
     def _expect(self, due: float = inf) -> None:
         """Have the guest stopped unless this is called again by `LEAST` after `due`, or after the
         next deadline if that is sooner."""
         scheduler, clock = self._scheduler, self.clock
-        if scheduler is None:
+        if scheduler is None or self._shared:
             return
         heap = scheduler.deadlines.heap
         if heap and heap[0][0] < due:
@@ -236,7 +248,7 @@ class Holding:
         While no other thread works on a command, none is: what it then waits for may be the guest.
         """
         scheduler = self._scheduler
-        if scheduler is None or scheduler.emulated is None:
+        if scheduler is None or scheduler.emulated is None or self._shared:
             return
         if self._busy_since is not None:
             yield Running("queues", self._busy_since, 0)
@@ -249,7 +261,7 @@ class Holding:
 
         Returns the number of commands, as `serve`.
         """
-        if self._scheduler is None:
+        if self._scheduler is None or self._shared:
             return serve()
         if self._slow_rounds >= SLOW_ROUNDS:
             self.commands.keep({*self.commands.holders, "round"})
