@@ -127,7 +127,8 @@ def _place(contents: bytes, function: str) -> Placed:
             elif kind != _ABSOLUTE:
                 raise ValueError(f"relocations of type {kind} are not supported")
             struct.pack_into("<Q", memory, at, value % (1 << 64))
-    (entry,) = (one for one in symbols if one.section != _UNDEF and name(one) == function)
+    defined = (symbol for symbol in symbols if symbol.section != _UNDEF)
+    (entry,) = (symbol for symbol in defined if name(symbol) == function)
     if library.mprotect(ctypes.c_void_p(base), ctypes.c_size_t(end), 1 | 4):  # to read and execute
         raise OSError("mprotect(2) has failed")
     return Placed(address(entry), memory)

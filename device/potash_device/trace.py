@@ -110,12 +110,12 @@ def record(trace: Trace, descriptor: int, name: str, *, level: int = logging.ERR
     sink("process", {"name": name})
 
 
-def record_part(whole: Trace, part: Trace, **known: object) -> None:
-    """Have the points of `part` among those of `whole`, which are recorded; each says what is
-    `known` of the part."""
+def record_part(whole: Trace, part: Trace, **labels: object) -> None:
+    """Have the points of `part` among those of `whole`, which are recorded; each has
+    the `labels` of the part."""
 
     def sink(point: str, of_point: Mapping[str, object]) -> None:
         if whole.sink is not None:
-            whole.sink(point, {**known, **of_point})
+            whole.sink(point, {**labels, **of_point})
 
     part.sink = sink

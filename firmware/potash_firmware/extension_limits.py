@@ -92,7 +92,7 @@ def why(error: BaseException, file: str, line: int = 1) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {said}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if one.filename == file]
+    own = [frame for frame in frames if frame.filename == file]
     if own or not file:
         file, line = (own or frames)[-1].filename, (own or frames)[-1].lineno or 0
     return f"{file}, line {line}: {said}"

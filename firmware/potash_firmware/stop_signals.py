@@ -21,8 +21,8 @@ def wake_on_time() -> None:
 class StopSignals:
     """SIGINT, SIGTERM and SIGHUP as something to wait for; a context manager.
 
-    A SIGHUP that is ignored, as under nohup(1), stays ignored. Enter it before anybody is told that
-    the device is there: who is told may end it at once.
+    A SIGHUP that is ignored, as under nohup(1), stays ignored. Enter it before the device is
+    announced: whoever knows of it may end it immediately.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,8 +30,8 @@ class StopSignals:
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        numbers = [one for one in self.NUMBERS if one != signal.SIGHUP or not ignored]
-        self._before = {one: signal.signal(one, lambda *_: None) for one in numbers}
+        numbers = [number for number in self.NUMBERS if number != signal.SIGHUP or not ignored]
+        self._before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         return self
 

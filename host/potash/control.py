@@ -41,10 +41,10 @@ def change_access(
 
     Raises DeviceNotFound, and PotashError for a device that refuses.
     """
-    wanted = state if isinstance(state, AccessState) else ACCESS_STATES.get(state)
-    if wanted is None or wanted is AccessState.CHANGE:
+    target = state if isinstance(state, AccessState) else ACCESS_STATES.get(state)
+    if target is None or target is AccessState.CHANGE:
         raise PotashError(f"{state} is not an ANA state: {', '.join(ACCESS_STATES)}")
-    _ask(device, encode(AccessChange(group, wanted, round(transition * MICROSECONDS))), timeout)
+    _ask(device, encode(AccessChange(group, target, round(transition * MICROSECONDS))), timeout)
 
 
 def access_groups(

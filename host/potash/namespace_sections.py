@@ -21,9 +21,7 @@ from potash_device.media.shapes import (
     NamespaceShape,
     WriteAreas,
 )
-
-MOST_CONTROLLERS = 16
-"""Controllers of a drive."""
+from potash_device.settings import MOST_CONTROLLERS
 
 MOST_ZONES = 1 << 20
 """Zones that can be active or open at once; a namespace with fewer has no limit then."""

@@ -14,12 +14,7 @@ import click
 from csd_spec.faults import MOST_FAULTS, Fault
 from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
-from potash.namespace_sections import (
-    MOST_CONTROLLERS,
-    OF_ZONES,
-    NamespaceSection,
-    of_controller,
-)
+from potash.namespace_sections import OF_ZONES, NamespaceSection, of_controller
 from potash.toml_kinds import key
 from potash.units import LARGEST, Parsed, Size, completing, human, short
 from potash.vm.defaults import CPUS, MEMORY, MIRROR_HELP, MIRROR_VARIABLE, STILL_LIMIT
@@ -33,6 +28,7 @@ from potash_device.media.shapes import (
     MOST_NAMESPACES,
     NamespaceShape,
 )
+from potash_device.settings import MOST_CONTROLLERS
 from potash_device.units import MOST_UNITS
 from potash_device.vta.config import CORES
 from potash_firmware.apu.config import Limits, RangeUnit

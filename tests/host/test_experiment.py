@@ -405,7 +405,7 @@ def test_a_parameter_may_be_an_option_of_the_drives_or_a_key_of_the_model(files:
     tasks = plan.read(files.folder / "mine.toml").tasks()
     assert [task.drive["scheduler"] for task in tasks[::3]] == ["fifo", "rr:9us"]
     files.write('options = ["reserve"]\n' + MODEL.replace("[small]", "reserve = [3]\n[small]"))
-    assert (plan.read(files.folder / "mine.toml").tasks()[0].model or {})["reserve"] == 3
+    assert plan.read(files.folder / "mine.toml").tasks()[0].drive["reserve"] == 3
 
 
 def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:

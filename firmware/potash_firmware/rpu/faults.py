@@ -74,6 +74,10 @@ class _Armed:
         first, length = self.fault.lba, self.fault.blocks
         return not length or (first < lba + blocks and lba < first + length)
 
+    def concerns(self, controller: int) -> bool:
+        """The fault is of that controller, or of any."""
+        return self.fault.controller in (0, controller + 1)
+
 
 @dataclass(eq=False, repr=False)
 class _Impaired:
@@ -281,9 +285,7 @@ class Faults:
     def triggered(self, command: Command, controller: int) -> list[Fault]:
         """The faults that a command of a controller triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
-        candidates = tuple(
-            armed for armed in candidates if armed.fault.controller in (0, controller + 1)
-        )
+        candidates = tuple(armed for armed in candidates if armed.concerns(controller))
         for armed in candidates:
             if armed.fault.kind is FaultKind.ACCESS_STATE:
                 access = self._accesses[controller]
@@ -306,8 +308,7 @@ class Faults:
         lost = set()
         for vector in vectors:
             for armed in self.interrupts:
-                fault = armed.fault
-                concerned = fault.controller in (0, controller + 1) and fault.queue in (ANY, vector)
+                concerned = armed.concerns(controller) and armed.fault.queue in (ANY, vector)
                 if concerned and self.triggers(armed):
                     lost.add(vector)
                     break

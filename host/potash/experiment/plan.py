@@ -56,7 +56,7 @@ class Task(NamedTuple):
     seed: int
     parameters: Mapping[str, Value]
     drive: Mapping[str, Any]
-    """Options of each drive, as `potash.testing` takes them."""
+    """Options of each drive, as `potash.testing` takes them, or of a `model`."""
     methods: tuple[str, ...]
     """The names of the functions that are measured."""
     prepare: str
@@ -64,8 +64,8 @@ class Task(NamedTuple):
     source: str
     """The file with the functions, and its contents."""
     files: Mapping[str, bytes]
-    model: Mapping[str, Any] | None = None
-    """Options of `potash.experiment.models.build`; None for drives."""
+    model: bool = False
+    """There are no devices; `drive` has options of `potash.experiment.models.build`."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Experiment:
                         str(path),
                         source,
                         files,
-                        self.model if self.model is None else drive,
+                        self.model is not None,
                     )
                 )
         return found
@@ -163,7 +163,7 @@ class Experiment:
 
     def settings(self, tasks: list[Task]) -> dict[str, Any]:
         """Everything that the results depend on, for a file beside them."""
-        described = {one.name: getattr(self, one.name) for one in fields(self)}
+        described = {each.name: getattr(self, each.name) for each in fields(self)}
         del described["folder"], described["plot"], described["small"]
         if not self.extensions:
             del described["extensions"]
@@ -187,15 +187,13 @@ def read(path: Path) -> Experiment:
 
 
 def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
-    known = [
-        field.name for field in fields(Experiment) if field.name not in ("folder", "extensions")
-    ]
+    keys = [each.name for each in fields(Experiment) if each.name not in ("folder", "extensions")]
     if "model" in table and "drive" in table:
         raise ValueError("there are both [model] and [drive]; an experiment has one of them")
     for name in table:
-        if name not in known:
+        if name not in keys:
             of_drive = name in drive_options()
-            meant = "it belongs in [drive]" if of_drive else f"there are {', '.join(known)}"
+            meant = "it belongs in [drive]" if of_drive else f"there are {', '.join(keys)}"
             raise ValueError(f"there is no key {name}; {meant}")
     for name in ("functions", "program"):
         if name not in table:
@@ -241,9 +239,9 @@ def _values(name: str, values: object) -> tuple[Value, ...]:
     if not all(map(is_value, values)) or len(set(values)) < len(values):
         raise ValueError(f"vary.{name} has numbers or texts, each once")
     most = {DRIVES: MOST_DRIVES, DEPTH: MAX_QUEUE_DEPTH}.get(name)
-    if most and not all(type(one) is int and 1 <= one <= most for one in values):
+    if most and not all(type(value) is int and 1 <= value <= most for value in values):
         raise ValueError(f"vary.{name} has whole numbers from 1 to {most}")
-    if name in SETTINGS and not all(isinstance(one, str) for one in values):
+    if name in SETTINGS and not all(isinstance(value, str) for value in values):
         raise ValueError(f"vary.{name} has texts, as --{SETTINGS[name]} takes them")
     return tuple(values)
 
@@ -256,7 +254,7 @@ def placed(drive: Mapping[str, Any], files: Iterable[str], folder: Path) -> dict
 
     def changed(value: Any) -> Any:
         if isinstance(value, list):
-            return [changed(one) for one in value]
+            return [changed(item) for item in value]
         if isinstance(value, str) and pattern is not None:
             return pattern.sub(lambda found: str(folder / found[0]), value)
         return value

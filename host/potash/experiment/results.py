@@ -45,7 +45,7 @@ class Results:
         if not path.exists():
             return None
         try:
-            return [Run(*one) for one in _json(path)]
+            return [Run(*fields) for fields in _json(path)]
         except TypeError:
             raise PotashError(f"{path} is damaged; delete it") from None
 
@@ -55,10 +55,10 @@ class Results:
 
     def finish(self, runs: Iterable[Run]) -> list[dict[str, Any]]:
         """Write the tables; the rows of the results, all with the same columns."""
-        found = list(runs)
-        rows = _filled([one.row for one in found])
+        every = list(runs)
+        rows = _filled([run.row for run in every])
         self._write("results.csv", _csv(rows))
-        self._write("completions.csv", _csv([one for run in found for one in run.completions]))
+        self._write("completions.csv", _csv([done for run in every for done in run.completions]))
         self._write_arrow(rows)
         return rows
 

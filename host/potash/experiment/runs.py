@@ -68,19 +68,18 @@ def _carried_out(task: Task) -> list[Run] | Refused:
         line = str(error).splitlines()
         said = f"{type(error).__name__}: {line[0]}" if line else type(error).__name__
         return Refused(f"{_place(task, error)}{said}")
-    answers = {str(one.row[ANSWER]) for one in found if ANSWER in one.row}
+    answers = {str(run.row[ANSWER]) for run in found if ANSWER in run.row}
     if len(answers) > 1:
-        named = ", ".join(f"{one.row['method']}: {one.row.get(ANSWER)}" for one in found)
+        named = ", ".join(f"{run.row['method']}: {run.row.get(ANSWER)}" for run in found)
         return Refused(f"{_values(task)}: the answers differ ({named})")
     return found
 
 
 def _run(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
+    """A run for each dict that a function returned, or for None; the first has the completions."""
     for name in (method, task.prepare):
         if name and not callable(scope.get(name)):
             raise PotashError(f"{task.path} has no function {name}")
-    if task.model is not None:
-        return _run_model(task, method, scope)
     stepped = task.drive.get("clock") == "stepped" and task.drive["time"] == "modelled"
     clock = HostClock() if stepped else None
     with ExitStack() as stack:
@@ -89,8 +88,8 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
             (folder / name).write_bytes(data)
         options = placed(task.drive, task.files, folder)
         number = int(task.parameters.get(DRIVES, 1))
-        if method == PUBLISHED and not task.prepare:
-            number = 0  # it says what others have measured
+        if task.model or (method == PUBLISHED and not task.prepare):
+            number = 0  # it needs none, or says what others have measured
         drives = [
             stack.enter_context(
                 booted_device(
@@ -101,7 +100,8 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
             )
             for _ in range(number)
         ]
-        point = Point(task.parameters, drives, task.files, task.seed, clock)
+        model = options if task.model else {}
+        point = Point(task.parameters, drives, task.files, task.seed, clock, model)
         if task.prepare:
             scope[task.prepare](point)
         for drive in drives:
@@ -112,28 +112,6 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
         elapsed = point.now - began
         moved = [drive.traffic(old) for drive, old in zip(drives, before, strict=True)]
     row: dict[str, Value] = {
-        **_about(task, method),
-        "elapsed_ns": elapsed,
-        **{name: sum(getattr(one, name) for one in moved) for name in COUNTED},
-    }
-    return _runs(method, said, row, _completions(row, moved))
-
-
-def _run_model(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
-    """One function at a point of an experiment without devices."""
-    assert task.model is not None
-    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
-        for name, data in task.files.items():
-            (Path(folder) / name).write_bytes(data)
-        options = placed(task.model, task.files, Path(folder))
-        point = Point(task.parameters, [], task.files, task.seed, None, options)
-        if task.prepare:
-            scope[task.prepare](point)
-        return _runs(method, scope[method](point), _about(task, method), [])
-
-
-def _about(task: Task, method: str) -> dict[str, Value]:
-    return {
         "version": potash.__version__,
         "point": task.number,
         "repetition": task.repetition,
@@ -141,15 +119,12 @@ def _about(task: Task, method: str) -> dict[str, Value]:
         "method": method,
         **task.parameters,
     }
-
-
-def _runs(
-    method: str, said: object, row: Mapping[str, Value], completions: list[dict[str, int | str]]
-) -> list[Run]:
-    """A run for each dict that a function returned, or for None; the first has its completions."""
+    if not task.model:
+        row["elapsed_ns"] = elapsed
+        row |= {name: sum(getattr(traffic, name) for traffic in moved) for name in COUNTED}
     parts = said if isinstance(said, list) else [said]
     runs = [Run({**row, **_said(method, part, row)}, []) for part in parts or [None]]
-    return [runs[0]._replace(completions=completions), *runs[1:]]
+    return [runs[0]._replace(completions=_completions(row, moved)), *runs[1:]]
 
 
 def _said(method: str, said: object, row: Mapping[str, Value]) -> dict[str, Value]:

@@ -205,17 +205,14 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
                 FaultKind.ACCESS_STATE,
                 state=_chosen(ACCESS_STATES, head[1], "an ANA state"),
                 group=_number(rest, "group", 1),
-                controller=_number(rest, "controller", -1) + 1,
+                controller=_controller(rest),
                 delay=_time(rest, "at"),
                 transition=_time(rest, "transition"),
                 lasting=_time(rest, "for"),
             )
         case "interrupt":
-            return made(
-                FaultKind.INTERRUPT,
-                queue=_number(rest, "vector", ANY),
-                controller=_number(rest, "controller", -1) + 1,
-            )
+            vector = _number(rest, "vector", ANY)
+            return made(FaultKind.INTERRUPT, queue=vector, controller=_controller(rest))
     nsid = _number(rest, "nsid", 0)
     lba, blocks = _range(rest.pop("lba", None))
     placed = partial(made, nsid=nsid, lba=lba, blocks=blocks)
@@ -236,8 +233,13 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
     rest.pop("lost", None)
     opcode = ANY if head[1] == "any" else _named(_OPCODES[what], head[1], "opcode")
     queue, kind = _number(rest, "queue", ANY), FaultKind[effects.pop().upper()]
-    controller = _number(rest, "controller", -1) + 1
+    controller = _controller(rest)
     return placed(kind, flags, opcode, queue, status=status, delay=delay, controller=controller)
+
+
+def _controller(rest: dict[str, str]) -> int:
+    """The controller's identifier and 1; 0 without one."""
+    return _number(rest, "controller", -1) + 1
 
 
 def _described(fault: Fault) -> Iterable[str]:

@@ -50,7 +50,7 @@ TAG_LIMIT = 1 << 32
 PATIENCE = 2.5
 """Seconds in which an APU that was asked something says nothing before it is asked whether it is
 there, and as many after that before it is given up: it answers everything immediately, but for what
-waits for a job's end. Who was stopped together with it hears its answer to the second question."""
+waits for a job's end. A device that was stopped together with it receives the second answer."""
 
 START_PATIENCE = 30.0
 """The first of these while it has yet to say that it has started, on however busy a machine."""
@@ -110,7 +110,7 @@ class ApuLink:
         """The resets that the APU has yet to get, or has not answered, by controller, or None for
         those of all."""
         self._requests = 0
-        """The number of requests, by which resets are told apart."""
+        """The number of requests: a reset serves for the next one if it has not changed."""
         self.sent = 0
         self.received = 0
         """Messages, of all APUs that there have been."""

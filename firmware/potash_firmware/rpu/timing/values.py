@@ -182,7 +182,7 @@ class ValueTime(Part):
         self.counters.moved += cleaned.size
         try:
             at = self._read(namespace, cleaned.pages, at)
-        except UnreadableError as error:  # whoever reads a value is told of it then
+        except UnreadableError as error:  # a read of the value reports it
             at = error.due
         self._write_full(namespace, at)
         entries = {self._entry(namespace, key): key for key in sorted(cleaned.keys)}

@@ -57,7 +57,7 @@ class Experimented(NamedTuple):
 )
 @click.option(
     "--plot",
-    "wanted",
+    "chosen",
     type=Parsed("x=,y=,by=", plot.parse),
     help="Also draw DIR/plot.svg: means and standard deviations of column y over x, a line for "
     "each value of the columns by (joined by +; default: method), in place of the file's plot.",
@@ -78,7 +78,7 @@ class Experimented(NamedTuple):
 def experiment(
     file: Path,
     folder: Path | None,
-    wanted: plot.Plot | None,
+    chosen: plot.Plot | None,
     small: bool,
     extensions: tuple[str, ...],
     jobs: int | None,
@@ -98,11 +98,11 @@ def experiment(
     if small:
         described = described.reduced()
     folder = folder or Path("results", name + "-small" * small)
-    drawn = wanted or described.plot
+    drawn = chosen or described.plot
     tasks = described.tasks()
     results = Results(folder, described.settings(tasks))
     runs = [results.load(task) for task in tasks]
-    left = [number for number, one in enumerate(runs) if one is None]
+    left = [number for number, found in enumerate(runs) if found is None]
     if left:
         with showing(steps=True) as progress, work_pool as work:
             if scheduler is None and any(
@@ -125,13 +125,13 @@ def experiment(
         with replacing(folder / "plot.svg") as opened:
             opened.write(picture)
     path = None if drawn is None else str(folder / "plot.svg")
-    found = [{name: one for name, one in row.items() if one is not None} for row in rows]
-    report = Experimented(str(folder), len(tasks), len(tasks) - len(left), found, path)
+    listed = [{name: cell for name, cell in row.items() if cell is not None} for row in rows]
+    report = Experimented(str(folder), len(tasks), len(tasks) - len(left), listed, path)
     say(report, _described(report, rows, drawn))
 
 
 def _every(runs: Sequence[list[Run] | None]) -> list[Run]:
-    return [run for one in runs if one is not None for run in one]
+    return [run for of_task in runs if of_task is not None for run in of_task]
 
 
 def _described(
