@@ -58,7 +58,7 @@ class Configuration:
     def shapes(self) -> tuple[NamespaceShape, ...]:
         """The namespaces as the drive wants them, of every command set."""
         return (
-            *(one.shape for one in self.namespaces),
+            *(namespace.shape for namespace in self.namespaces),
             *_owned(map(NamespaceShape.memory, self.memory.namespaces), self.memory.controllers),
             *_owned([NamespaceShape.compute()] * self.compute.namespaces, self.compute.controllers),
             *self.key_value.namespaces,
@@ -87,9 +87,13 @@ class Configuration:
     def described_accelerators(self) -> tuple[AcceleratorConfig, ...]:
         return tuple(
             AcceleratorConfig(
-                number, one.input_size, one.output_size, self.limits.frame_size, one.controller or 0
+                number,
+                accelerator.input_size,
+                accelerator.output_size,
+                self.limits.frame_size,
+                accelerator.controller or 0,
             )
-            for number, one in enumerate(self.accelerators)
+            for number, accelerator in enumerate(self.accelerators)
         )
 
 
@@ -212,7 +216,10 @@ def parse(content: Mapping[str, Any], folder: Path) -> Configuration:
 def write(configuration: Configuration) -> str:
     """The configuration as TOML that reads back to the same. Raises ConfigurationError."""
     parts = [_written(name, getattr(configuration, name)) for name in SECTIONS]
-    parts += [_written(f"namespace.{n}", one) for n, one in enumerate(configuration.namespaces, 1)]
+    parts += [
+        _written(f"namespace.{n}", namespace)
+        for n, namespace in enumerate(configuration.namespaces, 1)
+    ]
     if not configuration.namespaces:
         parts.append([f"# No [namespace.1]: {REMEMBERED}."])
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]

@@ -292,7 +292,7 @@ def _described(
         except ValueError as error:
             raise Refused(f"must be like {valid}: {error}") from None
 
-    shown = " or ".join(f"`{text(one)}`" for one in examples)
+    shown = " or ".join(f"`{text(example)}`" for example in examples)
     return Kind(
         read, lambda value: text(describe(value)), f"text like {shown}", Parsed(name, parse)
     )

@@ -58,9 +58,14 @@ def save_queues(queues: QueueSet) -> SavedQueues:
         tuple(map(_completion_queue, queues.completions.values())),
         tuple(
             SavedSubmissionQueue(
-                one.qid, one.base, one.size, one.completions.qid, one.head, one.tail
+                submission.qid,
+                submission.base,
+                submission.size,
+                submission.completions.qid,
+                submission.head,
+                submission.tail,
             )
-            for one in queues.submissions.values()
+            for submission in queues.submissions.values()
         ),
         None if shadow is None else (shadow.shadow, shadow.event_index),
         queues.last_served,

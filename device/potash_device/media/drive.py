@@ -96,7 +96,7 @@ class Drive:
     @property
     def memory_allocated(self) -> int:
         """Bytes that the memory namespaces have."""
-        return sum(one.size for one in self.shapes.values() if one.csi == CommandSet.MEMORY)
+        return sum(shape.size for shape in self.shapes.values() if shape.csi == CommandSet.MEMORY)
 
     @property
     def memory_capacity(self) -> int:

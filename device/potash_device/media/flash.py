@@ -125,7 +125,8 @@ class Flash:
         """
         before = self.sidecar.get(SECTION)
         slots = {
-            str(slot): [one.length, one.revision, one.digest.hex()] for slot, one in images.items()
+            str(slot): [image.length, image.revision, image.digest.hex()]
+            for slot, image in images.items()
         }
         self.sidecar.put(SECTION, {"active": active, "slots": slots})
         try:

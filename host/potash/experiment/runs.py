@@ -141,13 +141,13 @@ def _said(method: str, said: object, row: Mapping[str, Value]) -> dict[str, Valu
 
 def _completions(row: Mapping[str, Value], moved: list[TrafficLog]) -> list[dict[str, int | str]]:
     """The completions of all drives, in nanoseconds from the first arrival on."""
-    times = [one.arrived for log in moved for one in log.completions]
+    times = [completion.arrived for log in moved for completion in log.completions]
     first = min(times, default=0)
     about = {name: row[name] for name in ("point", "repetition", "method")}
     return [
-        {**about, "drive": drive, **_relative(one, first)}  # type: ignore[dict-item]  # as in `row`
+        {**about, "drive": drive, **_relative(completion, first)}  # type: ignore[dict-item]  # as in `row`
         for drive, log in enumerate(moved)
-        for one in log.completions
+        for completion in log.completions
     ]
 
 

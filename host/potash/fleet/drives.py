@@ -91,9 +91,9 @@ def _fleet(found: Mapping[str, Any], folder: Path) -> FleetFile:
     if scheduler is not None and (not isinstance(scheduler, str) or not scheduler):
         raise ValueError('scheduler must be a string, such as "tcp://127.0.0.1:8786"')
     tables = found.get("drive", [])
-    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError("drives are [[drive]] tables")
-    drives = tuple(_drive(one, folder) for one in tables)
+    drives = tuple(_drive(table, folder) for table in tables)
     require_distinct(drives)
     for drive in drives:
         if scheduler is None and drive.media is None:
@@ -114,7 +114,7 @@ def _drive(table: Mapping[str, Any], folder: Path) -> Drive:
     shared = table.get("shared", False)
     for key in ("options", "extensions"):
         texts = table.get(key, [])
-        if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"{key} of drive {name} must be a list of strings")
     if shared is not True and shared is not False:
         raise ValueError(f"shared of drive {name} must be true or false")

@@ -229,7 +229,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
 
 
 def _each(resources: Mapping[str, Any], what: str) -> dict[str, float]:
-    return {kind: one[what] for kind, one in resources.items()}
+    return {kind: resource[what] for kind, resource in resources.items()}
 
 
 def _of_accelerator(given: AcceleratorState) -> Iterator[Sample]:

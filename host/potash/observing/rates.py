@@ -64,25 +64,25 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
     busy_before, busy_after = _busy(before), _busy(after)
     return {
         "seconds": seconds,
-        "commands": rate(lambda one: _all(one) + sum(_all(each) for each in one["others"])),
-        "read_bytes": rate(lambda one: one["bytes"]["read"]),
-        "written_bytes": rate(lambda one: one["bytes"]["written"]),
+        "commands": rate(lambda drive: sum(map(_all, _controllers(drive)))),
+        "read_bytes": rate(lambda drive: drive["bytes"]["read"]),
+        "written_bytes": rate(lambda drive: drive["bytes"]["written"]),
         "interrupts": rate(
-            lambda one: sum(each["controller"]["interrupts"] for each in (one, *one["others"]))
+            lambda drive: sum(each["controller"]["interrupts"] for each in _controllers(drive))
         ),
-        "messages": rate(lambda one: one["mailbox"]["sent"] + one["mailbox"]["received"]),
+        "messages": rate(lambda drive: drive["mailbox"]["sent"] + drive["mailbox"]["received"]),
         "errors": rate(
-            lambda one: sum(
-                item["commands"] for each in (one, *one["others"]) for item in each["errors"]
+            lambda drive: sum(
+                error["commands"] for each in _controllers(drive) for error in each["errors"]
             )
         ),
-        "jobs": rate(lambda one: sum(item["jobs"]["started"] for item in one["accelerators"])),
+        "jobs": rate(lambda drive: sum(item["jobs"]["started"] for item in drive["accelerators"])),
         "queues": {
             qid: max(0.0, (count - first.get(qid, 0)) / seconds) for qid, count in second.items()
         },
         "accelerators": {
-            one: min(1.0, max(0.0, (busy - busy_before.get(one, 0.0)) / seconds))
-            for one, busy in busy_after.items()
+            number: min(1.0, max(0.0, (busy - busy_before.get(number, 0.0)) / seconds))
+            for number, busy in busy_after.items()
         },
         "latencies": {
             "read": since(before["latencies"]["read"], after["latencies"]["read"]),
@@ -131,10 +131,15 @@ def _shares(before: ModelledTime | None, after: ModelledTime | None) -> dict[str
     then: Mapping[str, Any] = before["busy"]
     now: Mapping[str, Any] = after["busy"]
     return {
-        kind: max(0.0, one["seconds"] - then[kind]["seconds"]) / seconds / one["number"]
-        for kind, one in now.items()
-        if one["number"]
+        kind: max(0.0, resource["seconds"] - then[kind]["seconds"]) / seconds / resource["number"]
+        for kind, resource in now.items()
+        if resource["number"]
     }
+
+
+def _controllers(drive: Snapshot) -> tuple[Snapshot | OtherController, ...]:
+    """All controllers, of which the snapshot itself has the first one."""
+    return (drive, *drive["others"])
 
 
 def _all(controller: Snapshot | OtherController) -> int:

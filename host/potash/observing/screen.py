@@ -65,7 +65,9 @@ def summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     host = "a host is attached" if controller["host_attached"] else "no host"
     shadow = ", shadow doorbells" if controller["shadow_doorbells"] else ""
     shadow += ", memory by messages" if controller["memory_by_messages"] else ""
-    sizes = ", ".join(f"{one['nsid']}: {human(one['bytes'])}" for one in snapshot["namespaces"])
+    sizes = ", ".join(
+        f"{namespace['nsid']}: {human(namespace['bytes'])}" for namespace in snapshot["namespaces"]
+    )
     yield f"controller {controller['state']}, {host}{shadow}; namespaces {sizes or 'none'}"
     for other in snapshot["others"]:
         host = "a host is attached" if other["controller"]["host_attached"] else "no host"
@@ -204,4 +206,4 @@ def errors(snapshot: Snapshot) -> list[str]:
     """Statuses with which commands have failed."""
     if not snapshot["errors"]:
         return []
-    return ["", *(f"{one['commands']} × {one['meaning']}" for one in snapshot["errors"])]
+    return ["", *(f"{error['commands']} × {error['meaning']}" for error in snapshot["errors"])]

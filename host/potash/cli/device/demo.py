@@ -407,7 +407,9 @@ def described(folder: Path) -> reports.ExampleEntry:
         title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")
     except OSError as error:
         raise PotashError(f"the example {folder.name} has no README.md: {error.strerror}") from None
-    matching = [one for one in paragraphs if one.startswith(TEACHES)] or paragraphs[:1]
+    matching = [
+        paragraph for paragraph in paragraphs if paragraph.startswith(TEACHES)
+    ] or paragraphs[:1]
     if not title.startswith("# ") or not matching:
         raise PotashError(f"{folder}/README.md does not begin with a heading and a paragraph")
     teaches = re.sub(r"\s+", " ", matching[0].removeprefix(TEACHES)).strip()

@@ -97,13 +97,13 @@ def announce(
         for socket in sockets
     )
     namespaces = [
-        Namespace(nsid, drive.shapes[nsid].data_size, drive.block_sizes[nsid], one.read_only)
-        for nsid, one in drive.namespaces.items()
+        Namespace(nsid, drive.shapes[nsid].data_size, drive.block_sizes[nsid], namespace.read_only)
+        for nsid, namespace in drive.namespaces.items()
     ]
     report = Serving(
         socket=str(path),
         media=str(media) if media else None,
-        size=sum(one.size for one in namespaces),
+        size=sum(namespace.size for namespace in namespaces),
         capacity=drive.capacity,
         namespaces=namespaces,
         qemu_device=device,
@@ -111,7 +111,7 @@ def announce(
         sockets=[str(socket) for socket in sockets],
     )
     where = f"in {media}" if media else "in memory until this command ends"
-    what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
+    what = " and ".join(human(namespace.size) for namespace in namespaces) or "no namespace yet"
     if drive.memory_allocated:
         what += f", with {human(drive.memory_allocated)} of memory"
     lines = [
@@ -296,7 +296,7 @@ def _with_memory_bar(settings: DeviceSettings, drive: Drive) -> DeviceSettings:
 
     Raises PotashError where there is no such memory, or it has a size that no BAR has.
     """
-    memories = (one.size for one in drive.shapes.values() if one.csi == CommandSet.MEMORY)
+    memories = (shape.size for shape in drive.shapes.values() if shape.csi == CommandSet.MEMORY)
     size = next(memories, None)
     if size is None:
         raise PotashError("--memory-bar is for a drive with a memory namespace")
