@@ -114,6 +114,16 @@ def test_a_full_buffer_has_a_write_wait_for_a_program(kind: Either) -> None:
 
 
 @pytest.mark.parametrize("kind", [Drive, Reference])
+def test_a_write_waits_for_the_buffer_behind_those_before_it(kind: Either) -> None:
+    drive = kind(replace(PLAIN, program_pages=2, buffer_bytes=2 * PAGE))
+    # A program frees two pages: the fourth has room at once, but not before the third.
+    assert [drive.submit(0, Op.WRITE, page, 1) for page in range(4)] == [10, 20, 5230, 5240]
+    # A format empties the buffer.
+    drive.submit(0, Op.FORMAT)
+    assert drive.submit(100, Op.WRITE, 0, 1) == 110
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
 def test_a_read_waits_for_its_die_or_suspends_what_it_does(kind: Either) -> None:
     for suspend, expected in ((-1, 110 + 5000 + 1110), (50, 2000 + 50 + 1110)):
         drive = kind(replace(PLAIN, suspend_ns=suspend))

@@ -426,11 +426,11 @@ def broken(drive: Drive) -> list[str]:
     """What is impossible in a drive at any time."""
     profile, state = drive.profile, drive.state
     wrong = problems(profile, state)
-    for which, count in enumerate(state.flash.intervals.tolist()):
+    for which, (first, last) in enumerate(state.flash.intervals.tolist()):
         ends = np.stack(
-            [state.flash.begins[which, :count], state.flash.ends[which, :count]], axis=1
+            [state.flash.begins[which, first:last], state.flash.ends[which, first:last]], axis=1
         ).ravel()
-        if count > MOST_GAPS or (np.diff(ends) < 0).any():
+        if not 0 <= last - first <= MOST_GAPS or (np.diff(ends) < 0).any():
             wrong.append(f"the intervals of calendar {which} overlap")
     rows = state.flash.programmed.reshape(profile.superblocks, -1, profile.group_dies)
     later, before = rows[:, 1:], rows[:, :-1]

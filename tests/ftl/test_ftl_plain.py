@@ -17,8 +17,11 @@ from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from potash import timing
-from potash_device.flash.plain import Flash, FlashError
+from potash_device.flash import calendars
+from potash_device.flash.plain import Calendar, Flash, FlashError
 from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
+from potash_device.flash.state import MOST_GAPS, new_flash
+from potash_device.vta.fast import compiling
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.hooks import Block, Hint, Page
 from potash_firmware.ftl.interface import Ftl, FtlError
@@ -42,6 +45,44 @@ SMALL = Profile(
     bus=Rate(PAGE, 100),
     link=Rate(PAGE, 10),
 )
+
+
+@compiling.entry
+def book(begins: Any, ends: Any, bounds: Any, operations: Any, found: Any) -> None:
+    """Insert operations, of rows of the time, the earliest start and the duration."""
+    for each in range(found.size):
+        now, earliest, duration = operations[each]
+        found[each] = calendars.insert(begins, ends, bounds, now, earliest, duration)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calendars_of_both_kinds_have_the_same_gaps(seed: int) -> None:
+    """With many more gaps than one remembers: they are between operations of 100 ns each."""
+    random, count = np.random.default_rng(seed), 8 * MOST_GAPS
+    now = np.sort(random.integers(0, 50 * count, count))
+    late = random.random(count) < 0.7
+    earliest = now + np.where(late, 300 * MOST_GAPS * random.random(count), 0).astype(np.int64)
+    durations = random.choice([0, 20, 50, 100], count)
+    apart = np.arange(MOST_GAPS) * 200
+    operations = np.zeros((MOST_GAPS + count, 3), np.int64)
+    operations[:MOST_GAPS, 1], operations[:MOST_GAPS, 2] = apart, 100
+    operations[MOST_GAPS:] = np.stack([now, earliest, durations], axis=1)
+    flash, found = new_flash(SMALL, list(range(4))), np.zeros(len(operations), np.int64)
+    calendar, bounds = Calendar(), flash.intervals[0]
+    book(flash.begins[0], flash.ends[0], bounds, operations, found)
+    assert [calendar.reserve(*operation) for operation in operations.tolist()] == found.tolist()
+    assert calendar.begins == flash.begins[0, slice(*bounds)].tolist()
+    assert calendar.ends == flash.ends[0, slice(*bounds)].tolist()
+
+
+def test_the_first_of_a_thousand_gaps_is_taken() -> None:
+    calendar, flash = Calendar(), new_flash(SMALL, list(range(4)))
+    apart = [(0, 200 * at, 100) for at in range(MOST_GAPS)]
+    operations = np.array([*apart, (0, 0, 100)])
+    found = np.zeros(len(operations), np.int64)
+    book(flash.begins[0], flash.ends[0], flash.intervals[0], operations, found)
+    assert [calendar.reserve(*operation) for operation in operations.tolist()][-1] == 200
+    assert found[-1] == 200
 
 
 @settings(max_examples=25)

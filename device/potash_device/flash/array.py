@@ -30,8 +30,9 @@ def sense(f: FlashState, where: Number, pages: Number, ready: Number, host: Flag
     if host and suspend >= 0:
         start = max(ready, f.reads_done[die])
         which = settings[state.CHANNELS] + 2 + die
-        at = gap(f.begins[which], f.ends[which], f.intervals[which], start, duration)
-        if at and f.ends[which, at - 1] > start:
+        first, last = f.intervals[which, 0], f.intervals[which, 1]
+        at = gap(f.begins[which], f.ends[which], first, last, start, duration)
+        if at > first and f.ends[which, at - 1] > start:
             sensed = interrupt(f, die, start, duration)
         else:
             sensed = occupy(f, die, start, duration)

@@ -38,12 +38,26 @@ def occupy(f: FlashState, die: Number, ready: Number, duration: Number) -> Numbe
     return end
 
 
+@inlined
+def after(ends: Any, first: Number, last: Number, time: Number) -> Number:
+    """The first busy interval of a calendar that ends after a time."""
+    while first < last:
+        middle = (first + last) // 2
+        if ends[middle] <= time:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
 @outlined
-def gap(begins: Any, ends: Any, count: Number, earliest: Number, duration: Number) -> Number:
+def gap(
+    begins: Any, ends: Any, first: Number, last: Number, earliest: Number, duration: Number
+) -> Number:
     """The busy interval of a calendar before which the first long enough gap is."""
-    at = 0
-    while at < count and earliest + duration > begins[at]:
-        earliest = max(earliest, ends[at])
+    at = after(ends, first, last, earliest)
+    while at < last and earliest + duration > begins[at]:
+        earliest = ends[at]
         at += 1
     return at
 
@@ -52,56 +66,53 @@ def gap(begins: Any, ends: Any, count: Number, earliest: Number, duration: Numbe
 def reserve(f: FlashState, which: Number, earliest: Number, duration: Number) -> Number:
     """The end of an operation in the first gap of a calendar."""
     now = f.now[0]
-    return insert(f.begins[which], f.ends[which], f.intervals, which, now, earliest, duration)
+    return insert(f.begins[which], f.ends[which], f.intervals[which], now, earliest, duration)
 
 
 @outlined
 def insert(
-    begins: Any,
-    ends: Any,
-    intervals: Any,
-    which: Number,
-    now: Number,
-    earliest: Number,
-    duration: Number,
+    begins: Any, ends: Any, bounds: Any, now: Number, earliest: Number, duration: Number
 ) -> Number:
-    count, past = intervals[which], 0
-    while past < count and ends[past] <= now:
-        past += 1
-    at = gap(begins, ends, count, earliest, duration)
-    start = max(earliest, ends[at - 1]) if at else earliest
+    first, last = bounds[0], bounds[1]
+    while first < last and ends[first] <= now:
+        first += 1
+    if first == last:
+        first = last = 0
+    at = last
+    if first < last and earliest < ends[last - 1]:
+        at = gap(begins, ends, first, last, earliest, duration)
+    start = max(earliest, ends[at - 1]) if at > first else earliest
     stop = start + duration
-    if not duration:
-        return stop
-    # Intervals from `past` on stay, in whose order the new one is before `at`; the first place of
-    # all arrays but a full one is free for it, as those that are past go.
-    at = max(at, past)
-    after = at > past and ends[at - 1] == start
-    before = at < count and begins[at] == stop
-    if after:
-        ends[at - 1] = ends[at] if before else stop
-    elif before:
-        begins[at] = start
-    elif past:
-        past -= 1
-        for one in range(past, at - 1):
-            begins[one], ends[one] = begins[one + 1], ends[one + 1]
-        begins[at - 1], ends[at - 1] = start, stop
-    else:
-        for one in range(count, at, -1):
-            begins[one], ends[one] = begins[one - 1], ends[one - 1]
-        begins[at], ends[at] = start, stop
-        count += 1
-    removed = at if after and before else count
-    if count - past - (after and before) > MOST_GAPS:
-        begins[past + 1] = begins[past]
-        past += 1
-    to = 0
-    for one in range(past, count):
-        if one != removed:
-            begins[to], ends[to] = begins[one], ends[one]
-            to += 1
-    intervals[which] = to
+    if duration:
+        follows = at > first and ends[at - 1] == start
+        precedes = at < last and begins[at] == stop
+        if follows and precedes:
+            begins[at] = begins[at - 1]
+            for each in range(at - 1, first, -1):
+                begins[each], ends[each] = begins[each - 1], ends[each - 1]
+            first += 1
+        elif follows:
+            ends[at - 1] = stop
+        elif precedes:
+            begins[at] = start
+        else:
+            if last == ends.size:
+                for each in range(first, last):
+                    begins[each - first], ends[each - first] = begins[each], ends[each]
+                at, first, last = at - first, 0, last - first
+            if first and at - first < last - at:
+                first, at = first - 1, at - 1
+                for each in range(first, at):
+                    begins[each], ends[each] = begins[each + 1], ends[each + 1]
+            else:
+                for each in range(last, at, -1):
+                    begins[each], ends[each] = begins[each - 1], ends[each - 1]
+                last += 1
+            begins[at], ends[at] = start, stop
+            if last - first > MOST_GAPS:
+                begins[first + 1] = begins[first]
+                first += 1
+    bounds[0], bounds[1] = first, last
     return stop
 
 
@@ -109,19 +120,17 @@ def insert(
 def interrupt(f: FlashState, die: Number, start: Number, duration: Number) -> Number:
     """Read from `start` on, before all else that is to be done then; when that is sensed."""
     which, wait = f.settings[state.CHANNELS] + 2 + die, 0
-    begins, ends, count = f.begins[which], f.ends[which], f.intervals[which]
-    at = 0
-    while ends[at] <= start:
-        at += 1
+    begins, ends, last = f.begins[which], f.ends[which], f.intervals[which, 1]
+    at = after(ends, f.intervals[which, 0], last, start)
     busy = begins[at] < start
     if busy:
         wait = f.settings[state.SUSPEND_NS]
         f.counters[state.SUSPENSIONS] += 1
     delay = duration + 2 * wait
-    for one in range(at, count):
-        begins[one] += 0 if busy and one == at else delay
-        ends[one] += delay
-    f.last[die] = max(f.last[die], ends[count - 1])
+    for each in range(at, last):
+        begins[each] += 0 if busy and each == at else delay
+        ends[each] += delay
+    f.last[die] = max(f.last[die], ends[last - 1])
     f.counters[state.DIE_BUSY] += delay
     if not busy:
         reserve(f, which, start, delay)

@@ -22,8 +22,10 @@ SETTINGS = (
 NATIVE, SLC = range(2)
 """Modes of cells: all their bits, or one."""
 
-MOST_GAPS = 64
+MOST_GAPS = 1024
 """Busy intervals that a calendar remembers; beyond it the earliest gap is given up."""
+_PLACES = MOST_GAPS + MOST_GAPS // 4
+"""Places for them, so that intervals seldom have to move when others are forgotten."""
 NEVER = np.iinfo(np.int64).max
 
 COUNTERS = (
@@ -75,6 +77,7 @@ class FlashState(NamedTuple):
     each die."""
     ends: Any
     intervals: Any
+    """The first of them that is remembered, and the end of the last one."""
     now: Any
     """One number: the arrival of the request that is served."""
     counters: Any
@@ -113,9 +116,10 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
         erased=array(p.superblocks),
         last=array(p.total_dies),
         reads_done=array(p.total_dies),
-        begins=array(calendars, MOST_GAPS + 1),
-        ends=array(calendars, MOST_GAPS + 1),
-        intervals=array(calendars),
+        # Unlike `np.full`, this takes memory when it is used.
+        begins=np.zeros((calendars, _PLACES), np.int64),
+        ends=np.zeros((calendars, _PLACES), np.int64),
+        intervals=array(calendars, 2),
         now=array(1),
         counters=array(len(COUNTERS)),
     )

@@ -25,15 +25,17 @@ def admit_zone(s: DriveState, zone: Number, ready: Number) -> Number:
 
 @inlined
 def admit(s: DriveState, ready: Number) -> Number:
-    """The time at which the write buffer has room for a page."""
+    """The time at which the write buffer has room for a page, first come, first served."""
     r, size = s.registers, s.settings[state.BUFFER]
     if not size:
         return ready
+    ready = max(ready, r[state.ADMITTED])
     while r[state.QUEUED] and (s.programs[0] <= ready or r[state.BUFFERED] >= size // PAGE):
-        ready = max(ready, pop(s))
+        done = pop(s)
+        if done > ready:
+            ready = r[state.ADMITTED] = done
         r[state.BUFFERED] -= s.flash.settings[flash.UNIT_PAGES]
     r[state.BUFFERED] += 1
-    r[state.ADMITTED] = max(r[state.ADMITTED], ready)
     return ready
 
 

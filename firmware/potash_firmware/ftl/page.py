@@ -188,7 +188,7 @@ def format_drive(s: DriveState) -> None:
     s.cached[:] = s.cached_at[:] = s.read_cached[:] = s.read_cached_at[:] = -1
     r[state.READ_CACHED] = r[state.READ_HAND] = r[state.STAYED] = 0
     r[state.VICTIM] = r[state.MOVED] = -1
-    r[state.BUFFERED] = r[state.QUEUED] = r[state.CACHED] = r[state.HAND] = 0
+    r[state.BUFFERED] = r[state.QUEUED] = r[state.ADMITTED] = r[state.CACHED] = r[state.HAND] = 0
     for die in range(s.flash.settings[flash.TOTAL_DIES]):
         r[state.END] = max(r[state.END], s.flash.last[die])
 

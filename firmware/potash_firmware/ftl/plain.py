@@ -116,7 +116,7 @@ class PageMapped(KeptFtl):
         self.programs: list[tuple[int, int]] = []
         """A heap: the times at which programs end, and the pages of the buffer that they free."""
         self.admitted = 0
-        """The time at which the write buffer last had room."""
+        """The time up to which pages waited for room in the write buffer."""
         self.written = 0
         """The time at which all programs of the host's data are done."""
 
@@ -205,7 +205,7 @@ class PageMapped(KeptFtl):
                 self.erase(block, ready)
         for frontier in self.open:
             frontier.clear()
-        self.source, self.buffered, self.programs = None, 0, []
+        self.source, self.programs, self.buffered, self.admitted = None, [], 0, 0
         return max(ready, *(die.last for die in self.flash.dies))
 
     def close_stream(self, ready: int, stream: int) -> int:
@@ -288,15 +288,16 @@ class PageMapped(KeptFtl):
             self.valid[place // self.size] -= 1
 
     def admit(self, ready: int) -> int:
-        """The time at which the write buffer has room for a page."""
+        """The time at which the write buffer has room for a page, first come, first served."""
         if not self.room:
             return ready
+        ready = max(ready, self.admitted)
         while self.programs and (self.programs[0][0] <= ready or self.buffered >= self.room):
             done, pages = heappop(self.programs)
-            ready = max(ready, done)
+            if done > ready:
+                ready = self.admitted = done
             self.buffered -= pages
         self.buffered += 1
-        self.admitted = max(self.admitted, ready)
         return ready
 
     # Garbage collection.

@@ -45,7 +45,7 @@ REGISTERS = 35
 READ_CACHED, READ_HAND, FAILED, FAILING, STAYED, ZONE_VICTIM, ZONE_CURSOR = range(28, 35)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
-mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
+mapping, CLOCK's hand; how far the request has come; until when pages waited for the write buffer;
 superblocks of the SLC cache, those of them that are full, the superblock that is folded or
 refreshed, and where that is; when a superblock may have to be refreshed; a page that the last
 request could not read, or -1; the reclaim group that is written to; pages in the read cache, and
