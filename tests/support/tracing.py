@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,13 +100,16 @@ class Viewed:
         left = {event["id"]: event for event in self.events if event["ph"] == "s"}
         arrived = [event for event in self.events if event["ph"] == "f"]
         assert len({event["id"] for event in arrived}) == len(arrived)
+        begins: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        latest: defaultdict[tuple[str, str], list[float]] = defaultdict(list)  # end up to each
+        for one in self.slices:
+            begins[one.process, one.track].append(one.begin)
+            ends = latest[one.process, one.track]
+            ends.append(max(one.end, ends[-1]) if ends else one.end)
         for event in arrived:
             start = left[event["id"]]
             assert start["ts"] <= event["ts"] + TOLERANCE
             for end in (start, event):
-                track = self.tracks[end["pid"], end["tid"]]
-                assert any(
-                    one.begin - TOLERANCE <= end["ts"] <= one.end + TOLERANCE
-                    for one in self.slices
-                    if one.track == track and one.process == self.processes[end["pid"]]
-                ), end
+                track = self.processes[end["pid"]], self.tracks[end["pid"], end["tid"]]
+                count = bisect_right(begins[track], end["ts"] + TOLERANCE)
+                assert count and end["ts"] <= latest[track][count - 1] + TOLERANCE, end
