@@ -132,7 +132,8 @@ def domain(guest: Remapped) -> str:
 def test_a_guest_with_an_iommu_uses_the_drive_and_boots_again(images: GuestImages) -> None:
     with remapped(images) as guest:
         assert domain(guest) == "DMA"
-        guest.check()
+        guest.said("sh", "-c", WAIT)
+        guest.said(*FIO, *ODD)
         guest.reboot()
         guest.said("sh", "-c", WAIT)
         guest.said(*FIO, *ODD, "--verify_only")

@@ -143,7 +143,7 @@ def ioctls(guest: Guest) -> None:
     """Linux's interface for cluster software."""
 
     def pr(*arguments: object) -> str:
-        return shell(guest, f"python3 /tmp/pr.py {' '.join(map(str, arguments))}").strip()
+        return shell(guest, f"python3 -S /tmp/pr.py {' '.join(map(str, arguments))}").strip()
 
     become(guest, 1)
     assert pr("register", 0, 5, 0, 0) == "0"
