@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import papers_picture
 import pytest
 
 from potash.experiment import plan
@@ -63,6 +67,25 @@ def test_an_experiment_is_short_and_has_a_page(name: str) -> None:
     assert (PAPERS / name / "README.md").exists()
     assert f"({name}/README.md)" in (PAPERS / "README.md").read_text()
     assert f"/{name}/README.md)" in (ROOT / "docs" / "papers.md").read_text()
+
+
+def panels(picture: bytes) -> dict[str, str]:
+    """The names of the experiments in a picture, and the texts below them."""
+    texts = list(ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"))
+    return {
+        str(text.text): str(below.text)
+        for text, below in pairwise(texts)
+        if text.get("font-weight") == "bold"
+    }
+
+
+def test_the_picture_of_the_front_page_is_of_these_experiments(tmp_path: Path) -> None:
+    labels = {name: papers_picture.label(papers_picture.axes_of(name)) for name in NAMES}
+    assert panels(papers_picture.PICTURE.read_bytes()) == labels
+    name = "zns-finish"
+    drawn = papers_picture.picture({name: papers_picture.measured(name, tmp_path, "--small")})
+    assert panels(drawn) == {name: labels[name]}
+    assert drawn.count(b"<polyline") == 2 and drawn.count(b"<circle") == 4
 
 
 def test_suspension_takes_collection_out_of_the_tail() -> None:

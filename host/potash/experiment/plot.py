@@ -41,11 +41,21 @@ def check(plot: Plot, columns: Sequence[str]) -> None:
             raise PotashError(f"--plot: there is no column {name}; there are {', '.join(columns)}")
 
 
-def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> bytes:
-    """The picture as SVG. Values of the function `published` are rings, in the colour of the line
-    with the same other columns. Raises PotashError for columns that are not numbers."""
+class Line(NamedTuple):
+    """A line of a picture, or the published values for it."""
+
+    names: tuple[Any, ...]
+    """The values of the plot's columns `by` in rows of the program."""
+    colour: str
+    published: bool
+    points: list[tuple[float, float, float]]
+    """x, and the mean and standard deviation of y; in order of x."""
+
+
+def lines(plot: Plot, rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """The lines of a picture. Raises PotashError for columns that are not numbers."""
     check(plot, list(rows[0]))
-    lines: dict[tuple[Any, ...], dict[float, list[float]]] = {}
+    values: dict[tuple[Any, ...], dict[float, list[float]]] = {}
     for row in rows:
         x, y = row[plot.x], row[plot.y]
         if y is None and row.get("method") == PUBLISHED:
@@ -53,40 +63,51 @@ def draw(plot: Plot, rows: Sequence[dict[str, Any]]) -> bytes:
         for name, value in ((plot.x, x), (plot.y, y)):
             if not isinstance(value, int | float):
                 raise PotashError(f"--plot: {name} has {value!r}, which is no number")
-        line = lines.setdefault(tuple(row[name] for name in plot.by), defaultdict(list))
-        line[x].append(y)
-    points = {
-        key: [(x, *_spread(values)) for x, values in sorted(line.items())]
-        for key, line in lines.items()
-    }
-    every = [one for line in points.values() for one in line]
-    ends = [y + sign * error for _, y, error in every for sign in (-1, 1)]
-    across, up = _scale([x for x, _, _ in every]), _scale(ends)
-    axes = Axes(LEFT, TOP, RIGHT, BOTTOM, across, up)
-    picture = Picture(WIDTH, HEIGHT, f"{plot.y} by {plot.x}")
-    axes.draw(picture, (plot.x, plot.y))
+        values.setdefault(tuple(row[name] for name in plot.by), defaultdict(list))[x].append(y)
     methods = [row.get("method") for row in rows if row.get("method") != PUBLISHED]
     colours: dict[tuple[Any, ...], str] = {}
-    for key, spread in points.items():
-        of_program = tuple(methods[0] if value == PUBLISHED else value for value in key)
-        colour = colours.setdefault(of_program, COLOURS[len(colours) % len(COLOURS)])
-        if PUBLISHED in key:
-            for x, up_to, _ in spread:
-                _ring(picture, axes.at(x, up_to), colour, f"{x:g}: {up_to:g}")
+    made = []
+    for key, line in values.items():
+        names = tuple(methods[0] if value == PUBLISHED else value for value in key)
+        colour = colours.setdefault(names, COLOURS[len(colours) % len(COLOURS)])
+        points = [(x, *_spread(repeated)) for x, repeated in sorted(line.items())]
+        made.append(Line(names, colour, PUBLISHED in key, points))
+    return made
+
+
+def axes(lines: Sequence[Line], left: float, top: float, right: float, bottom: float) -> Axes:
+    """Axes for all lines in a frame of pixels. Raises PotashError for negative values."""
+    points = [point for line in lines for point in line.points]
+    ends = [y + sign * error for _, y, error in points for sign in (-1, 1)]
+    return Axes(left, top, right, bottom, _scale([x for x, _, _ in points]), _scale(ends))
+
+
+def draw(plot: Plot, rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The picture as SVG, in which published values are rings. Raises PotashError for columns that
+    are not numbers."""
+    drawn = lines(plot, rows)
+    frame = axes(drawn, LEFT, TOP, RIGHT, BOTTOM)
+    picture = Picture(WIDTH, HEIGHT, f"{plot.y} by {plot.x}")
+    frame.draw(picture, (plot.x, plot.y))
+    for line in drawn:
+        if line.published:
+            for x, y, _ in line.points:
+                _ring(picture, frame.at(x, y), line.colour, f"{x:g}: {y:g}")
         else:
-            _line(picture, axes, colour, spread)
-    published = any(PUBLISHED in key for key in points)
-    for number, (key, colour) in enumerate(colours.items()):
+            _line(picture, frame, line.colour, line.points)
+    published = any(line.published for line in drawn)
+    legend = {line.names: line.colour for line in drawn}
+    for number, (names, colour) in enumerate(legend.items()):
         y = TOP + 20 * number
         picture.add("rect", x=RIGHT + 20, y=y, width=12, height=12, fill=colour)
         named = ", ".join(
             str(value) if isinstance(value, str) else f"{name} {value}"
-            for name, value in zip(plot.by, key, strict=True)
+            for name, value in zip(plot.by, names, strict=True)
             if not (published and name == "method")
         )
         picture.text(RIGHT + 38, y + 10, named)
     if published:
-        y = TOP + 20 * len(colours)
+        y = TOP + 20 * len(legend)
         _ring(picture, (RIGHT + 26, y + 6), "#444444")
         picture.text(RIGHT + 38, y + 10, PUBLISHED)
     return bytes(picture)
