@@ -127,14 +127,10 @@ class ReservationStatus(Structure):
     ptpls = u8(9)
 
 
-class ExtendedReservationStatus(Structure):
-    """The header of the extended data structure."""
+class ExtendedReservationStatus(ReservationStatus):
+    """The header of the extended data structure, which has the same fields."""
 
     SIZE = 64
-    gen = u32(0)
-    rtype = u8(4)
-    regctl = u16(5)
-    ptpls = u8(9)
 
 
 class RegisteredController(Structure):

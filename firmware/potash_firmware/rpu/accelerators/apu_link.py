@@ -204,7 +204,10 @@ class ApuLink:
 
     @property
     def _is_asked(self) -> bool:
-        return bool(self._in_flight) or self.engine.asked or self._awaits_reset()
+        """The APU owes an answer."""
+        if self._in_flight or self.engine.asked:
+            return True
+        return any(reset.tag is not None for reset in self._resets.values())
 
     def _asking(self) -> None:
         """Something is asked, which has its time from now on."""
@@ -337,9 +340,6 @@ class ApuLink:
         reset.tag, reset.requests = self._new_tag(), self._requests
         only = () if reset.controller is None else (reset.controller, *reset.engines)
         self.send(Reset(reset.tag, scope or reset.scope, only))
-
-    def _awaits_reset(self) -> bool:
-        return any(reset.tag is not None for reset in self._resets.values())
 
     @property
     def resetting(self) -> int | None:

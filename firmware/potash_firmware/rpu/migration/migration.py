@@ -220,7 +220,7 @@ class Migration:
 
     def save(self) -> bytes:
         """The state of a drive that has stopped."""
-        return saved.save(self._controller, self._lifecycle, self._commands, self._interrupts)
+        return saved.save(self._controller, self._lifecycle, self._interrupts)
 
     def let_go(self, *, for_good: bool = False) -> None:
         """Let another process have the media, which are not to come back if it is `for_good`."""

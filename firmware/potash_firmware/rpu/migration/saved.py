@@ -132,9 +132,7 @@ class SavedDrive(NamedTuple):
     """Groups of asymmetric access, their states and change counts, of a drive that has it."""
 
 
-def save(
-    controller: Controller, lifecycle: Lifecycle, commands: Commands, interrupts: Interrupts
-) -> bytes:
+def save(controller: Controller, lifecycle: Lifecycle, interrupts: Interrupts) -> bytes:
     """The state of a drive that is quiet."""
     board = controller.board
     board.interrupts.hold(interrupts.held)
