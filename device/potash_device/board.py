@@ -71,10 +71,7 @@ class Board:
     pci = True
 
     def __init__(
-        self,
-        settings: BoardSettings,
-        storage: Storage,
-        trace: Trace | None = None,
+        self, settings: BoardSettings, storage: Storage, trace: Trace | None = None
     ) -> None:
         if not 1 <= settings.queue_pairs <= MAX_QUEUE_PAIRS:
             raise ValueError(

@@ -61,9 +61,7 @@ class ControlSocket:
         return self._socket.fileno()
 
     def answer(
-        self,
-        change: Callable[[int, int, float], None],
-        groups: Callable[[], Sequence[AccessGroup]],
+        self, change: Callable[[int, int, float], None], groups: Callable[[], Sequence[AccessGroup]]
     ) -> None:
         """Carry out the requests that have come, by `change`, which may raise ValueError, and give
         the `groups`."""

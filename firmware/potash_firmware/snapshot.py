@@ -18,10 +18,7 @@ class Controller(TypedDict):
     ]
     host_attached: Annotated[bool, "True while a host is connected."]
     shadow_doorbells: Annotated[bool, "True while shadow doorbells are in use."]
-    memory_by_messages: Annotated[
-        bool,
-        "True if the host's memory is not mapped, which is slower.",
-    ]
+    memory_by_messages: Annotated[bool, "True if the host's memory is not mapped, which is slower."]
     session_ends: Annotated[Count, "Number of resets and disconnections."]
     interrupts: Annotated[Count, "Number of interrupts sent."]
 

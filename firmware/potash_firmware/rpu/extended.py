@@ -192,10 +192,7 @@ class Extended:
         return data
 
     def _steps(
-        self,
-        registered: Registered,
-        generator: Generator[Any, Any, Any],
-        queue: SubmissionQueue,
+        self, registered: Registered, generator: Generator[Any, Any, Any], queue: SubmissionQueue
     ) -> Generator[Any, Any, Any]:
         """The steps of a function that waits, each watched; the result is the function's."""
         value: Any = None

@@ -32,14 +32,7 @@ from potash_firmware.rpu.logs.alerts import AsyncEvents
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.part import Part
-from potash_firmware.rpu.reservations import (
-    NOTHING,
-    Access,
-    Denied,
-    Host,
-    Reservations,
-    conflict,
-)
+from potash_firmware.rpu.reservations import NOTHING, Access, Denied, Host, Reservations, conflict
 from potash_wire.records import U32, U64, Range
 
 NOTIFICATION_LIMIT = 64

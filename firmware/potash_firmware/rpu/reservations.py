@@ -15,16 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Annotated, NamedTuple, Protocol
 
-from nvme_spec.features import (
-    EXTENDED_HOST_IDENTIFIER_SIZE,
-    HOST_IDENTIFIER_SIZE,
-)
-from nvme_spec.reservations import (
-    NO_CONTROLLER,
-    NotificationType,
-    RegisterAction,
-    ReservationType,
-)
+from nvme_spec.features import EXTENDED_HOST_IDENTIFIER_SIZE, HOST_IDENTIFIER_SIZE
+from nvme_spec.reservations import NO_CONTROLLER, NotificationType, RegisterAction, ReservationType
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section

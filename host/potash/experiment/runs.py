@@ -93,9 +93,7 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> list[Run]:
         drives = [
             stack.enter_context(
                 booted_device(
-                    **options,
-                    queue_depth=int(task.parameters.get(DEPTH, 1)),
-                    host_clock=clock,
+                    **options, queue_depth=int(task.parameters.get(DEPTH, 1)), host_clock=clock
                 )
             )
             for _ in range(number)

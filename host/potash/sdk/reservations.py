@@ -142,10 +142,7 @@ class Reservations(AnyNamespace):
         while True:
             layout = ReservationReport(numd_z=size // 4 - 1, eds=extended)
             data = self.device.io(
-                IoOpcode.RESERVATION_REPORT,
-                nsid=self.nsid,
-                data_in_length=size,
-                **encoded(layout),
+                IoOpcode.RESERVATION_REPORT, nsid=self.nsid, data_in_length=size, **encoded(layout)
             ).data
             status = header(data[: header.SIZE])
             end = header.SIZE + listed.SIZE * status.regctl

@@ -148,10 +148,7 @@ class Health(Part):
         self._sidecar.put(SECTION, self.save())
 
     def log(
-        self,
-        warning: CriticalWarning,
-        available_spare: int = 100,
-        percentage_used: int = 0,
+        self, warning: CriticalWarning, available_spare: int = 100, percentage_used: int = 0
     ) -> SmartLog:
         """The page; spare and use are those of the modelled flash, or that of none."""
         return SmartLog(

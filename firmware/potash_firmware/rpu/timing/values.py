@@ -252,11 +252,7 @@ class ValueTime(Part):
         self.counters.written += len(pages) * PAGE
         return max(
             self._timing.write(
-                namespace.nsid,
-                first * PAGE,
-                count * PAGE,
-                after=at,
-                fua=namespace.write_through,
+                namespace.nsid, first * PAGE, count * PAGE, after=at, fua=namespace.write_through
             )
             for first, count in _runs(pages)
         )

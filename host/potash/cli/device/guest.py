@@ -157,11 +157,7 @@ def running_guest(
     type=FILE,
     help="Boot this kernel instead of Potash's guest, with this terminal as its serial port.",
 )
-@click.option(
-    "--initrd",
-    type=FILE,
-    help="Initial file system (initramfs) for --kernel.",
-)
+@click.option("--initrd", type=FILE, help="Initial file system (initramfs) for --kernel.")
 @click.option(
     "--append", metavar="TEXT", help=f"Kernel command line for --kernel (default: {APPEND})."
 )
@@ -270,12 +266,7 @@ def guest(
         showing(steps=True) as progress,
         recording(recorded, progress),
         running_guest(
-            *drives,
-            paths=paths,
-            sockets=served,
-            monitor=monitor,
-            refresh=refresh,
-            verbose=verbose,
+            *drives, paths=paths, sockets=served, monitor=monitor, refresh=refresh, verbose=verbose
         ) as running,
     ):
         for share, name in zip(shares, names, strict=True):

@@ -237,9 +237,7 @@ def _move(content: memoryview, target: memoryview) -> None:
 
 
 def _nvme_error(
-    controller: Controller,
-    namespace: Namespace | MemoryNamespace | PeerMemory,
-    error: MediaError,
+    controller: Controller, namespace: Namespace | MemoryNamespace | PeerMemory, error: MediaError
 ) -> NvmeError:
     if not isinstance(namespace, Namespace):
         return NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror))
