@@ -263,7 +263,7 @@ class Device:
     def _share_rows(self) -> None:
         """Have the RPU see what jobs have read, and what they and executions have modelled."""
         for controller in self.rpu.subsystem.controllers:
-            places = [self.accelerators[one] for one in controller.accelerators.owned]
+            places = [self.accelerators[key] for key in controller.accelerators.owned]
             controller.statistics.read_by_jobs = partial(self._read_by_jobs, places)
         job_time = self.rpu.controller.job_time
         if job_time is not None:

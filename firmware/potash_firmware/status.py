@@ -192,8 +192,8 @@ def _of_controller(device: Running, number: int) -> reported.OtherController:
             interrupts=board.interrupts.fired,
         ),
         namespaces=[
-            reported.NamespaceSize(nsid=nsid, bytes=one.size, block_size=one.block_size)
-            for nsid, one in core.namespaces.attached_blocks.items()
+            reported.NamespaceSize(nsid=nsid, bytes=blocks.size, block_size=blocks.block_size)
+            for nsid, blocks in core.namespaces.attached_blocks.items()
         ],
         queues=_queues(core, rpu.names),
         latencies=reported.Latencies(

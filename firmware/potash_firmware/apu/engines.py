@@ -153,7 +153,9 @@ class Engines:
         """A reset, of the engines of all compute namespaces or of some: `cancel` executions,
         `forget` logs and what programs have left in workers."""
         engines = (*self._engines.values(), *self._closed)
-        for engine in (one for one in engines if nsids is None or one.nsid in nsids):
+        for engine in engines:
+            if nsids is not None and engine.nsid not in nsids:
+                continue
             if cancel:
                 engine.cancel_all()
             if forget:

@@ -82,7 +82,9 @@ class Service:
         }
         """The accelerators of each controller."""
         accelerators = {
-            key: item for one in self._subsystems.values() for key, item in one.accelerators.items()
+            key: item
+            for subsystem in self._subsystems.values()
+            for key, item in subsystem.accelerators.items()
         }
         if counters is not None:
             for place, item in enumerate(config.accelerators):
@@ -91,8 +93,8 @@ class Service:
         self._checks = Checks(supervisor, config.limits)
         self._engines = Engines(config, supervisor, self._checks, port, time.time)
         self._contexts = {
-            controller: Context(config, one, self._jobs, buffers, self._engines.log_of)
-            for controller, one in self._subsystems.items()
+            controller: Context(config, subsystem, self._jobs, buffers, self._engines.log_of)
+            for controller, subsystem in self._subsystems.items()
         }
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
@@ -288,7 +290,7 @@ class Service:
             subsystems = [] if found is None else [found]
             owners = {("controller", controller), *(("namespace", nsid) for nsid in engines)}
         forget = messages.ResetScope.FORGET in reset.scope
-        accelerators = [item for one in subsystems for item in one.accelerators.values()]
+        accelerators = [item for each in subsystems for item in each.accelerators.values()]
         runners = [self._jobs.runners[item.config.id] for item in accelerators]
         self._checks.drop(owners)
         for runner in runners:

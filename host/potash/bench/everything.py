@@ -160,6 +160,6 @@ def _within(name: str, names: Sequence[str], progress: Progress) -> Progress:
 def table(figures: Figures) -> list[str]:
     """The figures as text."""
     lines = []
-    for one in figures.benchmarks:
-        lines += ["", one.command, *report.table(one.results)]
+    for benchmark in figures.benchmarks:
+        lines += ["", benchmark.command, *report.table(benchmark.results)]
     return lines[1:]
