@@ -155,7 +155,7 @@ class Outstanding(Part):
         if task not in self.all:
             return set()
         future = task.future
-        if future is None or future.done():
+        if future is None or (future.done() and task.paused()):
             half = self.fused.get(task.command.queue.qid)
             if half is not None and half.command is task.command:
                 del self.fused[task.command.queue.qid]
