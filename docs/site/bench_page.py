@@ -343,7 +343,9 @@ def main() -> None:
     kept = {one["name"]: one for one in figures.get("benchmarks", ())}
     for file in sys.argv[1:]:
         new = json.loads(Path(file).read_text(encoding="utf-8"))
-        figures["machine"] = new["machine"]
+        # Without the suffix that whoever built the kernel gave its version.
+        system = new["machine"]["system"].partition("-")[0]
+        figures["machine"] = new["machine"] | {"system": system}
         kept |= {one["name"]: one for one in new["benchmarks"]}
     figures["benchmarks"] = list(kept.values())
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
