@@ -343,7 +343,7 @@ class Device:
         return any(row[Word.STATE] == StatusId.RUNNING for row in rows)
 
     def _serve_host(self, ready: Collection[int]) -> None:
-        """Do what the hosts' messages ask, and turn away who comes while there is a host."""
+        """Handle the hosts' messages, and refuse clients of a controller that has one."""
         for number, server, writes in self._numbered:
             # A pass at a tick finds nothing to read nearly always: asking each would cost 5 µs.
             if (self._more[number] or server.fileno() in ready) and len(

@@ -339,6 +339,12 @@ def test_namespaces_that_a_host_makes_are_private_or_shared() -> None:
         assert (changed(first), changed(second)) == ([3], [3])
 
 
+def end_media_work(host: Host) -> None:
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+
+
 def test_a_format_keeps_both_controllers_from_the_blocks(slow_pair: list[Host]) -> None:
     (first, second), (_, two) = slow_pair, queues(slow_pair)
     assert write(second, two, b"before") == 0
@@ -351,9 +357,7 @@ def test_a_format_keeps_both_controllers_from_the_blocks(slow_pair: list[Host]) 
     second.place(two, READ, 10, nsid=1)
     second.ring(two)
     second.service()
-    while first.executor.waiting:
-        first.executor.run_all()
-        first.service()
+    end_media_work(first)
     assert [(each.cid, each.status) for each in first.reap(first.admin)] == [(9, 0)]
     ended = {each.cid: each.status for each in second.reap(two)}
     assert ended == {8: 0, 10: 0x084}, "Format In Progress"
@@ -370,9 +374,7 @@ def test_a_sanitize_operation_restricts_both_and_both_learn_of_its_end(pair: lis
     second.place(two, READ, 10, nsid=1)
     second.ring(two)
     second.service()
-    while first.executor.waiting:
-        first.executor.run_all()
-        first.service()
+    end_media_work(first)
     assert [each.status for each in second.reap(two)] == [0x01D], "Sanitize In Progress"
     assert [each.dw0 >> 16 & 0xFF for each in second.reap(second.admin)] == [0x81]
     assert read(second, two) == bytes(PAGE)

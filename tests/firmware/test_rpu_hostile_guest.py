@@ -43,6 +43,7 @@ from support.hostile_entries import (
     READ_ONLY,
     SHADOW,
     WRITE_ONLY,
+    Mistakes,
     address,
     descriptor,
     entry,
@@ -70,18 +71,6 @@ BUFFERS = st.sampled_from((0, DATA | 3, LISTS | 3, HOLE | 3))
 
 MEDIA_LIMIT, OUTSTANDING_LIMIT = 64 + 256, 4096 + 256
 """What the device takes on at most at a time; the burst of a pass comes on top."""
-
-
-class Mistakes(logging.Handler):
-    """Keeps what is logged with a traceback: an exception that nobody expected."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.found.append(self.format(record))
 
 
 class HostileGuest(RuleBasedStateMachine):

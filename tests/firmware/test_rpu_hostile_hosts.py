@@ -21,7 +21,7 @@ from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from potash_firmware.rpu.settings import RpuSettings
 from support.compute import FakeEngine
 from support.controllers import controllers
-from support.hostile_entries import HIDDEN, MEMORY_SIZE, QUEUE_PAIRS, SHADOW, entry
+from support.hostile_entries import HIDDEN, MEMORY_SIZE, QUEUE_PAIRS, SHADOW, Mistakes, entry
 from support.nvme_host import (
     CC,
     CMBMSC,
@@ -45,18 +45,6 @@ PRIVATE = 4
 
 SHARED_OPCODES = (0x0D, 0x15, 0x80, 0x84)
 """Admin commands with which a host changes what it shares with others."""
-
-
-class Mistakes(logging.Handler):
-    """Keeps what is logged with a traceback: an exception that nobody expected."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
-            self.found.append(self.format(record))
 
 
 class Hostile:

@@ -1,5 +1,6 @@
 """Submission entries of an untrusted guest: fields near their edges, pointers into everything."""
 
+import logging
 import random
 import struct
 
@@ -36,6 +37,18 @@ PLACES = (
         (1 << 64) - PAGE,
     )
 )
+
+
+class Mistakes(logging.Handler):
+    """Keeps what is logged with a traceback: an exception that nobody expected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(self.format(record))
 
 
 def address(rng: random.Random) -> int:
