@@ -27,7 +27,7 @@ from potash_device.vta.isa import (
 from potash_device.vta.stream import Order
 from support.amx import MODEL
 from support.vta import BASE, CONFIGS
-from support.vta_engines import Pair, finished, kernels, micro_op_lists, streams
+from support.vta_engines import DRAM_ELEMENTS, Pair, finished, kernels, micro_op_lists, streams
 
 DEFAULT = Config.default()
 PATHS = available(DEFAULT)
@@ -241,6 +241,22 @@ class TestEdges:
             instruction = kind(memory_type=memory, dram_base=first, y_size=3, x_size=1, x_stride=3)
             refusal = pair.check(finished(instruction)).refusal
             assert (refusal is not None) == bool(beyond)
+
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_of_the_numbers_of_elements(self, threads: int) -> None:
+        base = (1 << 32) * 16 - DEFAULT.alignment * DRAM_ELEMENTS
+        pair = Pair(DEFAULT, base=base, threads=threads)
+        first, last = base // 16, (1 << 32) - 5
+        sizes: dict[str, Any] = {"y_size": 1, "x_size": 5, "x_stride": 5}
+        stream: list[Instruction] = []
+        for place in (first, last):
+            stream += [
+                Load(memory_type=MemoryId.INP, dram_base=place, sram_base=8, **sizes),
+                Load(memory_type=MemoryId.ACC_8BIT, dram_base=place, sram_base=4, **sizes),
+                Store(memory_type=MemoryId.OUT, dram_base=last - 9, sram_base=6, **sizes),
+            ]
+        for _ in range(3):
+            assert pair.check(finished(*stream)).refusal is None
 
     @pytest.mark.parametrize("beyond", [0, 1])
     @pytest.mark.parametrize("field", ["dst", "src", "wgt"])

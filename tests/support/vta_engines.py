@@ -55,6 +55,7 @@ class Pair:
         order: Order = Order.TOKENS,
         step_limit: int = 1 << 15,
         threads: int = 1,
+        base: int = BASE,
     ) -> None:
         self.config = config
         random = np.random.default_rng(seed)
@@ -65,8 +66,8 @@ class Pair:
         )
         readable, fast = self.drams
         limits: dict[str, Any] = {"order": order, "step_limit": step_limit}
-        self.readable = Simulator(config, readable, BASE, **limits)
-        self.fast = FastSimulator(config, fast, BASE, path=path, threads=threads, **limits)
+        self.readable = Simulator(config, readable, base, **limits)
+        self.fast = FastSimulator(config, fast, base, path=path, threads=threads, **limits)
         self.fast.worth, self.fast.divided_at = -(1 << 40), 2
         for name in BUFFERS:
             buffer = getattr(self.readable, name)

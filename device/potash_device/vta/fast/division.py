@@ -107,7 +107,6 @@ class Division(NamedTuple):
 
 def divide(
     sink: s.Sink,
-    rows: NDArray[np.int64],
     geometry: layout.Geometry,
     config: Config,
     threads: int,
@@ -134,10 +133,10 @@ def divide(
             for memory in (MemoryId.INP, MemoryId.WGT, MemoryId.ACC)
         )
     )
-    found = relate(sink, rows, geometry, chains, writers)
+    found = relate(sink, geometry, chains, writers)
     if found < 0:
         return None
-    begin, end = _stored_to(sink, rows, geometry)
+    begin, end = _stored_to(sink, geometry)
     size = int(geometry.sizes[layout.OUT])
     while (end - begin) // size >= MOST_GRANULES:
         size *= 2
@@ -148,7 +147,7 @@ def divide(
         np.full(number, NOTHING, np.int32),
         np.full((threads, number), NOTHING, np.int32),
     )
-    saved = assign(sink, rows, geometry, chains, found, granules)
+    saved = assign(sink, geometry, chains, found, granules)
     if saved < worth:
         return None
     parts = tuple(
@@ -156,18 +155,17 @@ def divide(
         for each in (np.count_nonzero(chains.threads >> thread & 1) for thread in range(threads))
     )
     for thread, part in enumerate(parts):
-        put_in_order(sink, rows, geometry, chains, granules, thread, part)
+        put_in_order(sink, geometry, chains, granules, thread, part)
     return Division(parts, tuple(_left(chains, writers)))
 
 
-def _stored_to(sink: s.Sink, rows: NDArray[np.int64], geometry: layout.Geometry) -> tuple[int, int]:
+def _stored_to(sink: s.Sink, geometry: layout.Geometry) -> tuple[int, int]:
     """The bytes of DRAM, counted from its first one, between which a stream stores."""
-    of_transfers = sink.steps[sink.steps[:, s.KIND] == s.TRANSFER, s.TARGET]
-    stores = rows[of_transfers]
+    stores = sink.steps[sink.steps[:, s.KIND] == s.TRANSFER, s.ROW :].astype(np.int64)
     stores = stores[(stores[:, layout.OPCODE] == layout.STORE) & (stores[:, layout.Y_SIZE] > 0)]
     if not stores.size:
         return 0, 0
-    first = stores[:, layout.DRAM_BASE]
+    first = stores[:, layout.DRAM_BASE] & layout.DRAM_BASE_MASK
     end = first + (stores[:, layout.Y_SIZE] - 1) * stores[:, layout.X_STRIDE]
     size = int(geometry.sizes[layout.OUT])
     base = geometry.base
@@ -197,9 +195,7 @@ def _left(chains: Chains, writers: Writers) -> list[Left]:
 
 
 @entry
-def relate(
-    sink: s.Sink, rows: Any, geometry: layout.Geometry, chains: Chains, writers: Writers
-) -> Number:
+def relate(sink: s.Sink, geometry: layout.Geometry, chains: Chains, writers: Writers) -> Number:
     """Join steps to chains and find the shared steps that they use. Returns the number of `uses`,
     or -1 where there is no room for them."""
     count = 0
@@ -219,7 +215,7 @@ def relate(
             chains.shared[at] = 1
             writers.acc[step[s.TARGET] : step[s.TARGET] + step[s.COUNT]] = at
         else:
-            count = _relate_transfer(rows[step[s.TARGET]], at, geometry, chains, writers, count)
+            count = _relate_transfer(step[s.ROW :], at, geometry, chains, writers, count)
         at += 1
     return count
 
@@ -335,7 +331,6 @@ def _join(parent: Any, left: Number, right: Number) -> None:
 @entry
 def assign(
     sink: s.Sink,
-    rows: Any,
     geometry: layout.Geometry,
     chains: Chains,
     uses: Number,
@@ -346,7 +341,7 @@ def assign(
     Chains of a level do not depend on each other. Each thread gets some that follow one another, as
     these often use the same weights.
     """
-    _find_levels(sink, rows, geometry, chains, uses, granules)
+    _find_levels(sink, geometry, chains, uses, granules)
     threads = chains.load.size
     everything = np.int64(0)
     at = 0
@@ -385,7 +380,7 @@ def assign(
 
 @compiled
 def _find_levels(
-    sink: s.Sink, rows: Any, geometry: layout.Geometry, chains: Chains, uses: Number, granules: Any
+    sink: s.Sink, geometry: layout.Geometry, chains: Chains, uses: Number, granules: Any
 ) -> None:
     """Find the level of each chain, and the cost of chains and levels."""
     use, at = 0, 0
@@ -398,7 +393,7 @@ def _find_levels(
             chains.cost[first] += chains.cost[at]
             chains.bound[first] |= chains.bound[at]
         if sink.steps[at, s.KIND] == s.TRANSFER:
-            row = rows[sink.steps[at, s.TARGET]]
+            row = sink.steps[at, s.ROW :]
             for line in range(row[layout.Y_SIZE]):
                 begin, end = _granules_of(row, line, geometry, granules)
                 for number in range(begin, end):
@@ -428,7 +423,8 @@ def _granules_of(row: Any, line: Number, geometry: layout.Geometry, granules: Gr
     """First and end of the granules of one line of a LOAD or STORE, as far as the stream stores
     there."""
     size = geometry.sizes[row[layout.MEMORY_TYPE]]
-    begin = (row[layout.DRAM_BASE] + line * row[layout.X_STRIDE]) * size - geometry.base
+    begin = (row[layout.DRAM_BASE] & layout.DRAM_BASE_MASK) + line * row[layout.X_STRIDE]
+    begin = begin * size - geometry.base
     end = begin + row[layout.X_SIZE] * size - granules.begin
     first = most(begin - granules.begin, 0) // granules.size
     return first, least(-(-end // granules.size), granules.stored.size)
@@ -437,7 +433,6 @@ def _granules_of(row: Any, line: Number, geometry: layout.Geometry, granules: Gr
 @entry
 def put_in_order(
     sink: s.Sink,
-    rows: Any,
     geometry: layout.Geometry,
     chains: Chains,
     granules: Granules,
@@ -453,7 +448,7 @@ def put_in_order(
         if mine:
             part.steps[filled] = at
         if sink.steps[at, s.KIND] == s.TRANSFER:
-            row = rows[sink.steps[at, s.TARGET]]
+            row = sink.steps[at, s.ROW :]
             for line in range(row[layout.Y_SIZE]):
                 begin, end = _granules_of(row, line, geometry, granules)
                 for number in range(begin, end):

@@ -35,7 +35,6 @@ WHOLE = Part(np.empty(0, np.int32), np.empty((0, 0), np.int32))
 @entry
 def execute(
     sink: s.Sink,
-    rows: Any,
     geometry: layout.Geometry,
     dram: Any,
     buffers: Any,
@@ -45,7 +44,7 @@ def execute(
     thread: Number,
     progress: Any,
 ) -> Number:
-    """Execute steps of a stream, whose instructions are `rows`, from number `place` of `part` on.
+    """Execute steps of a stream from number `place` of `part` on.
 
     Returns the next place: the caller sleeps and continues there, as other threads are not far
     enough yet. When all is done, and for the first thread all others are done, it is greater than
@@ -66,9 +65,7 @@ def execute(
             if not may_begin(part.waits[place], progress):
                 release(buffers, configured)
                 return place
-        following, configured = execute_step(
-            sink, step, rows, geometry, dram, buffers, acc, configured
-        )
+        following, configured = execute_step(sink, step, geometry, dram, buffers, acc, configured)
         place = following if alone else place + 1
     if alone:
         release(buffers, configured)
@@ -108,7 +105,6 @@ def is_past(progress: Any, thread: Number, step: Number) -> Flag:
 def execute_step(
     sink: s.Sink,
     at: Number,
-    rows: Any,
     geometry: layout.Geometry,
     dram: Any,
     buffers: Any,
@@ -129,7 +125,7 @@ def execute_step(
         begin = np.int64(step[s.TARGET]) * geometry.lanes
         acc[begin : begin + step[s.COUNT] * geometry.lanes] = 0
     else:
-        row = rows[step[s.TARGET]]
+        row = step[s.ROW :]
         if row[layout.OPCODE] == layout.LOAD:
             load(row, geometry, dram, buffers, acc)
         else:

@@ -27,6 +27,10 @@ LOAD, STORE, GEMM, FINISH, ALU = (int(opcode) for opcode in Opcode)
 UOP, WGT, INP, ACC, OUT, ACC_8BIT = (int(memory) for memory in MemoryId)
 
 
+DRAM_BASE_MASK = 0xFFFF_FFFF
+"""For the DRAM_BASE of a row of 32-bit numbers, which is negative where its highest bit is set."""
+
+
 class Fields(NamedTuple):
     """The fields of an instruction, by opcode and column."""
 

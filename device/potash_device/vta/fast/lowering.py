@@ -53,7 +53,8 @@ def lower(
                 if memory != layout.INP and memory != layout.WGT and waits(row, sink):
                     s.zero_waiting(sink)
                 at = s.new_step(sink, s.TRANSFER)
-                sink.steps[at, s.TARGET] = order[place]
+                for column in range(layout.COLUMNS):
+                    sink.steps[at, s.ROW + column] = np.int32(row[column])
                 if opcode == layout.STORE:
                     sink.filled[s.STORES] = 1
         place += 1

@@ -189,7 +189,7 @@ class FastSimulator:
         began = time.perf_counter()
         divided = self.threads > 1 and self._execute_divided(stream, program, plan)
         if not divided:
-            self._execute_steps(plan.steps, program)
+            self._execute_steps(plan.steps)
         program.pace.took(time.perf_counter() - began, divided=divided)
         np.copyto(self._uop, plan.after, where=plan.written)
 
@@ -258,7 +258,7 @@ class FastSimulator:
         while place < program.order.size:
             steps_.clear(sink)
             place = self._lower(program, place, self._uop, written, sink, recording=False)
-            self._execute_steps(sink, program)
+            self._execute_steps(sink)
             if sink.filled[steps_.FAILED]:
                 self._refuse(stream, int(program.order[place]), self._uop)
 
@@ -276,10 +276,10 @@ class FastSimulator:
         done: int = lower(program.rows, program.order, place, *where, uop, written, recording, sink)
         return done
 
-    def _execute_steps(self, sink: steps_.Sink, program: Program) -> None:
+    def _execute_steps(self, sink: steps_.Sink) -> None:
         where = self._geometry, self._dram
         own = self._buffers, self._acc
-        execute(sink, program.rows, *where, *own, WHOLE, 0, 0, self._progress)
+        execute(sink, *where, *own, WHOLE, 0, 0, self._progress)
 
     def _execute_divided(self, stream: bytes, program: Program, plan: Plan) -> bool:
         """Execute a stream's steps in several threads. False, with nothing done, where that is not
@@ -287,7 +287,7 @@ class FastSimulator:
         program.runs += 1
         if program.runs == self.divided_at:
             program.division = divide(
-                plan.steps, program.rows, self._geometry, self.config, self.threads, self.worth
+                plan.steps, self._geometry, self.config, self.threads, self.worth
             )
             self._grow(stream, program.division.size if program.division else 0)
         if program.division is None or (program.pace.rests() and self.worth > 0):
@@ -298,7 +298,7 @@ class FastSimulator:
             except RuntimeError:
                 self.threads = 1
                 return False
-        where = program.rows, self._geometry, self._dram
+        where = self._geometry, self._dram
         team, self._team = self._team, None
         team.execute(program.division, plan.steps, *where, self._buffers, self._acc)
         self._team = team  # but where it was interrupted

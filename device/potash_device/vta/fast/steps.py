@@ -22,8 +22,11 @@ PAIR_INP, PAIR_WGT = range(2)
 COLUMNS = 19
 KIND, COUNT, TARGET = range(3)
 TRANSFER, ZERO, PRODUCTS, ELEMENTWISE = range(4)
-"""Kinds of steps. The target of a TRANSFER is the number of its instruction; that of other kinds is
-the first of `COUNT` elements of ACC."""
+"""Kinds of steps. All but a TRANSFER have as target the first of `COUNT` elements of ACC."""
+
+ROW = 1
+"""First column of a TRANSFER's instruction, a copy of its `layout` row: steps are read in order,
+which hides the time that memory takes, and instructions are not."""
 
 DST_STEP, BLOCK_STEP, SRC, SRC_STEP, SRC_BLOCK, WGT, WGT_STEP = range(3, 10)
 PAIR, PAIRS, BLOCKS, TOGETHER, FRESH, CONSECUTIVE = range(10, 16)

@@ -95,7 +95,6 @@ class Team:
         self,
         division: Division,
         sink: steps_.Sink,
-        rows: NDArray[np.int64],
         geometry: layout.Geometry,
         dram: NDArray[np.uint8],
         buffers: paths.Path,
@@ -110,9 +109,7 @@ class Team:
         def execute_part(thread: int, buffers: paths.Path, acc: NDArray[np.int32]) -> None:
             part, place = division.parts[thread], 0
             while True:
-                place = execute(
-                    sink, rows, geometry, dram, buffers, acc, part, place, thread, progress
-                )
+                place = execute(sink, geometry, dram, buffers, acc, part, place, thread, progress)
                 if place > part.steps.size:
                     return
                 time.sleep(PAUSE)

@@ -41,7 +41,7 @@ def load_values(
     if before + after == 0 and length == row[layout.X_STRIDE]:
         lines, length = least(lines, 1), lines * length
     at = row[layout.SRAM_BASE] * values
-    source = row[layout.DRAM_BASE] * size - geometry.base
+    source = (row[layout.DRAM_BASE] & layout.DRAM_BASE_MASK) * size - geometry.base
     target[at : at + row[layout.Y_PAD_0] * width] = zero
     at += row[layout.Y_PAD_0] * width
     for _ in range(lines):
@@ -81,7 +81,7 @@ def load_weights(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any) -
     clear_wgt(buffers, at, row[layout.Y_PAD_0] * width)
     at += row[layout.Y_PAD_0] * width
     size = geometry.sizes[layout.WGT]
-    source = row[layout.DRAM_BASE] * size - geometry.base
+    source = (row[layout.DRAM_BASE] & layout.DRAM_BASE_MASK) * size - geometry.base
     length = row[layout.X_SIZE]
     for _ in range(row[layout.Y_SIZE]):
         inner = at + row[layout.X_PAD_0]
@@ -99,7 +99,7 @@ def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
     size = geometry.sizes[layout.OUT]
     width = size // geometry.lanes
     source = row[layout.SRAM_BASE] * geometry.lanes
-    target = row[layout.DRAM_BASE] * size - geometry.base
+    target = (row[layout.DRAM_BASE] & layout.DRAM_BASE_MASK) * size - geometry.base
     lines, length = row[layout.Y_SIZE], row[layout.X_SIZE]
     if length == row[layout.X_STRIDE]:
         lines, length = least(lines, 1), lines * length
