@@ -22,8 +22,9 @@ from support.compute import (
 )
 from support.nvme_host import NSSR, PAGE, Queue
 
-DELETE_SQ, ABORT, MANAGE, ATTACH = 0x00, 0x08, 0x0D, 0x15
+DELETE_SQ, ABORT, MANAGE, ATTACH, SANITIZE = 0x00, 0x08, 0x0D, 0x15, 0x84
 ABORT_REQUESTED, SQ_DELETION, INTERNAL_ERROR = 0x007, 0x008, 0x006
+SANITIZE_IN_PROGRESS = 0x01D
 INVALID_NAMESPACE, INVALID_FIELD, INVALID_MEMORY = 0x00B, 0x002, 0x18B
 
 PROGRAM = bytes(64)
@@ -345,6 +346,25 @@ def test_those_that_wait_for_their_turn_lose_their_memory(host: ComputeHost, que
     host.engine.end()
     assert host.answers(queue) == [(0, 0, False)]
     assert len(host.engine.asked) == 4
+
+
+def test_programs_end_when_a_sanitize_operation_begins(host: ComputeHost, queue: Queue) -> None:
+    prepare(host)
+    for cid in range(4):
+        host.begin(queue, 0, cid)
+    host.begin(queue, 2, 4, rsid=1)
+    host.begin(queue, 0, 5, nsid=OTHER_COMPUTE)
+    host.place(host.admin, SANITIZE, 0x77, cdws=(2,))
+    host.ring(host.admin)
+    go_on(host)
+    assert host.answers(queue) == [(4, SANITIZE_IN_PROGRESS, False)]
+    host.engine.end_cancelled()
+    go_on(host)
+    ended = sorted(host.answers(queue))
+    assert ended == [(cid, SANITIZE_IN_PROGRESS, False) for cid in (0, 1, 2, 3, 5)]
+    assert host.engine.asked == []
+    assert host.answers(host.admin) == [(0x77, 0, False)]
+    assert occupancy(host) == PREPARED
 
 
 # The engine.

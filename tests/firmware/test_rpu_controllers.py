@@ -12,9 +12,9 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.features import values
 from potash_firmware.rpu.settings import RpuSettings
-from support.controllers import active, attach, controllers
+from support.controllers import active, attach, changed, controllers, queues, read, watch, write
 from support.extended import settings
-from support.nvme_host import CC, CSTS, DATA, NSSR, Host, Queue, SlowMedia
+from support.nvme_host import CC, CSTS, DATA, NSSR, Host, SlowMedia
 
 WRITE, READ, FLUSH, FORMAT, SANITIZE = 0x01, 0x02, 0x00, 0x80, 0x84
 IDENTIFY, GET_LOG, SET_FEATURES, GET_FEATURES = 0x06, 0x02, 0x09, 0x0A
@@ -38,39 +38,11 @@ def slow_pair() -> Iterator[list[Host]]:
         yield hosts
 
 
-def queues(hosts: list[Host]) -> list[Queue]:
-    return [host.create_io_queue(1) for host in hosts]
-
-
-def write(host: Host, queue: Queue, content: bytes, lba: int = 0) -> int:
-    host.put(content.ljust(PAGE, b"\0"))
-    return host.command(queue, WRITE, nsid=1, cdws=(lba, 0, 0)).status
-
-
-def read(host: Host, queue: Queue, lba: int = 0) -> bytes:
-    host.put(bytes(PAGE))
-    assert host.command(queue, READ, nsid=1, cdws=(lba, 0, 0)).status == 0
-    return host.data(PAGE)
-
-
 def attached(host: Host, nsid: int = 1) -> list[int]:
     """The controllers that a namespace is attached to (CNS 12h)."""
     assert host.command(host.admin, IDENTIFY, nsid=nsid, cdws=(0x12,)).status == 0
     count, *identifiers = struct.unpack_from("<H16H", host.data(PAGE))
     return list(identifiers[:count])
-
-
-def changed(host: Host) -> list[int]:
-    """The Changed Namespace List log page, which reading clears."""
-    assert host.command(host.admin, GET_LOG, cdws=(1023 << 16 | 4,)).status == 0
-    return [nsid for nsid in struct.unpack("<1024I", host.data(PAGE)) if nsid]
-
-
-def watch(host: Host) -> None:
-    """Have one event request wait."""
-    host.place(host.admin, EVENT_REQUEST, 0x99)
-    host.ring(host.admin)
-    host.service()
 
 
 # Isolation.
@@ -339,47 +311,6 @@ def test_namespaces_that_a_host_makes_are_private_or_shared() -> None:
         assert (changed(first), changed(second)) == ([3], [3])
 
 
-def end_media_work(host: Host) -> None:
-    while host.executor.waiting:
-        host.executor.run_all()
-        host.service()
-
-
-def test_a_format_keeps_both_controllers_from_the_blocks(slow_pair: list[Host]) -> None:
-    (first, second), (_, two) = slow_pair, queues(slow_pair)
-    assert write(second, two, b"before") == 0
-    second.place(two, WRITE, 8, nsid=1)
-    second.ring(two)
-    second.service()
-    first.place(first.admin, FORMAT, 9, nsid=1)
-    first.ring(first.admin)
-    first.service()
-    second.place(two, READ, 10, nsid=1)
-    second.ring(two)
-    second.service()
-    end_media_work(first)
-    assert [(each.cid, each.status) for each in first.reap(first.admin)] == [(9, 0)]
-    ended = {each.cid: each.status for each in second.reap(two)}
-    assert ended == {8: 0, 10: 0x084}, "Format In Progress"
-    assert read(second, two) == bytes(PAGE) and changed(second) == [1] == changed(first)
-
-
-def test_a_sanitize_operation_restricts_both_and_both_learn_of_its_end(pair: list[Host]) -> None:
-    (first, second), (_, two) = pair, queues(pair)
-    assert write(second, two, b"before") == 0
-    watch(second)
-    first.place(first.admin, SANITIZE, 9, cdws=(2,))
-    first.ring(first.admin)
-    first.service()
-    second.place(two, READ, 10, nsid=1)
-    second.ring(two)
-    second.service()
-    end_media_work(first)
-    assert [each.status for each in second.reap(two)] == [0x01D], "Sanitize In Progress"
-    assert [each.dw0 >> 16 & 0xFF for each in second.reap(second.admin)] == [0x81]
-    assert read(second, two) == bytes(PAGE)
-
-
 # Resets of the subsystem, shutdowns, and what outlives them.
 
 
@@ -414,14 +345,6 @@ def test_the_other_goes_on_while_one_is_shut_down(pair: list[Host]) -> None:
     assert write(second, two, b"goes on") == 0
     first.service()
     assert first.read32(CSTS) == 2 << 2 | 1 and second.read32(CSTS) == 1
-
-
-def test_a_firmware_image_becomes_active_for_both(pair: list[Host]) -> None:
-    first, second = pair
-    subsystem = first.rpu.subsystem
-    subsystem.firmware.next = 1
-    second.disable()
-    assert subsystem.firmware.next is None, "at the reset of either"
 
 
 def test_counters_of_data_are_the_drive_s(pair: list[Host]) -> None:

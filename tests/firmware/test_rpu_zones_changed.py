@@ -11,6 +11,7 @@ import pytest
 from csd_spec.faults import Fault, FaultKind
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import ZoneLimits
+from potash_firmware.rpu.namespaces.zones import ZoneChanges
 from support.memory import identify
 from support.migration import moved
 from support.nvme_host import DATA, Host
@@ -236,9 +237,9 @@ def test_the_changed_zone_list_is_of_one_zoned_namespace(host: Host) -> None:
 def test_more_changed_zones_than_the_list_holds() -> None:
     with powered(zones=512) as host:
         (namespace,) = host.rpu.controller.namespaces.zoned
-        namespace.zones.changed = set(range(511))
+        namespace.zones.changes = ZoneChanges(range(511))
         assert changed_zones(host) == [511, *range(0, 511 * BLOCKS, BLOCKS)]
-        namespace.zones.changed = set(range(512))
+        namespace.zones.changes = ZoneChanges(range(512))
         assert changed_zones(host) == [0xFFFF]
 
 

@@ -236,3 +236,37 @@ def attach(host: Host, *identifiers: int, nsid: int = 1, sel: int = 0) -> int:
         struct.pack(f"<H{len(identifiers)}H", len(identifiers), *identifiers).ljust(PAGE, b"\0")
     )
     return host.command(host.admin, 0x15, nsid=nsid, cdws=(sel,)).status
+
+
+def queues(hosts: list[Host]) -> list[Queue]:
+    return [host.create_io_queue(1) for host in hosts]
+
+
+def write(host: Host, queue: Queue, content: bytes, lba: int = 0) -> int:
+    host.put(content.ljust(PAGE, b"\0"))
+    return host.command(queue, 0x01, nsid=1, cdws=(lba, 0, 0)).status
+
+
+def read(host: Host, queue: Queue, lba: int = 0) -> bytes:
+    host.put(bytes(PAGE))
+    assert host.command(queue, 0x02, nsid=1, cdws=(lba, 0, 0)).status == 0
+    return host.data(PAGE)
+
+
+def changed(host: Host) -> list[int]:
+    """The Changed Namespace List log page, which reading clears."""
+    assert host.command(host.admin, 0x02, cdws=(1023 << 16 | 4,)).status == 0
+    return [nsid for nsid in struct.unpack("<1024I", host.data(PAGE)) if nsid]
+
+
+def watch(host: Host) -> None:
+    """Have one event request wait."""
+    host.place(host.admin, 0x0C, 0x99)
+    host.ring(host.admin)
+    host.service()
+
+
+def end_media_work(host: Host) -> None:
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()

@@ -39,6 +39,7 @@ from potash_firmware.rpu.host_interface import HostInterface
 from potash_firmware.rpu.lifecycle import ControllerState
 from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.namespaces.flushing import flushing
+from potash_firmware.rpu.namespaces.zones import ZoneChanges
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.subsystem import Subsystem
 from potash_firmware.rpu.timing.holding import Holding
@@ -252,6 +253,8 @@ class Rpu:
     def _reset_subsystem(self) -> None:
         """Reset every controller, as the host of one has asked for it."""
         self.subsystem.inventory.features.reset()
+        for zoned in self.subsystem.inventory.zoned:
+            zoned.zones.changes = ZoneChanges()
         for host in self.hosts:
             host.lifecycle.subsystem_reset()
 

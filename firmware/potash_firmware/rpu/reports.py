@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nvme_spec import features
-from nvme_spec.logs import AsyncEvent, CriticalWarning, NoticeEvent, SmartLog
+from nvme_spec.logs import CriticalWarning, NoticeEvent, SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode
 from potash_device.storage import Storage
 from potash_firmware.rpu.logs.alerts import Alerts, AsyncEvents
@@ -97,15 +97,12 @@ class DriveReports:
         for each in self.controllers:
             each.alerts.vendor(info, log_page)
 
-    def event(self, event: AsyncEvent) -> None:
-        """Give every host an event."""
-        for each in self.controllers:
-            each.events.add(event)
-
     def zones_changed(self) -> None:
         """Notify the hosts of the zones that they have not read of."""
         for each in self.controllers:
             each.zones_changed()
+        for namespace in self._inventory.zoned:
+            namespace.zones.changes.new = False
 
     def media_failed(self) -> None:
         self.health.media_errors += 1
@@ -161,7 +158,8 @@ class Reports:
     def zones_changed(self) -> None:
         """Notify the host of the zones that it has not read of."""
         for namespace in self._namespaces.zoned:
-            if namespace.zones.changed and namespace.nsid in self._namespaces.attached:
+            unread = namespace.zones.changes.unread(self._namespaces.number)
+            if unread and namespace.nsid in self._namespaces.attached:
                 self.alerts.notice(NoticeEvent.ZONE_DESCRIPTOR_CHANGED, namespace.nsid)
 
     def _threshold(self, kind: features.ThresholdType) -> int:

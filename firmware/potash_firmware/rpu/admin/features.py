@@ -163,9 +163,10 @@ def _keep_alive(controller: Controller) -> None:
 
 
 def _protect(controller: Controller) -> None:
+    reports = controller.subsystem.reports
     for nsid in controller.namespaces.inventory.protect():
-        controller.reports.namespace_changed(nsid)
-    controller.reports.zones_changed()
+        reports.namespace_changed(nsid)
+    reports.zones_changed()
 
 
 def _configure_events(controller: Controller) -> None:

@@ -267,14 +267,13 @@ def _host_addressable(controller: Controller, command: Command, fields: GetLogPa
 
 
 def _changed_zones(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    namespace = controller.namespaces.zoned_one(command.entry.nsid)
-    return encode_changed_zones(
-        namespace.zones.every[zone].first for zone in sorted(namespace.zones.changed)
-    )
+    zones = controller.namespaces.zoned_one(command.entry.nsid).zones
+    changed = zones.changes.of(controller.identifier)
+    return encode_changed_zones(zones.every[zone].first for zone in changed)
 
 
 def _zones_were_read(controller: Controller, nsid: int) -> None:
-    controller.namespaces.zoned_one(nsid).zones.changed.clear()
+    controller.namespaces.zoned_one(nsid).zones.changes.were_read(controller.identifier)
 
 
 def _notices(controller: Controller, command: Command, fields: GetLogPage) -> bytes:

@@ -140,7 +140,8 @@ def device_self_test(controller: Controller, command: Command) -> Result:
 def sanitize(controller: Controller, command: Command) -> Result:
     """Start an operation, which goes on after the command, or leave the failure mode."""
     fields = Sanitize.decode(command.entry.cdws)
-    return controller.operations.command(controller.sanitizing.command(fields, command.entry.cdw10))
+    steps = controller.sanitizing.command(fields, command.entry.cdw10, controller.identifier)
+    return controller.operations.command(steps)
 
 
 def firmware_download(controller: Controller, command: Command) -> Result:
@@ -191,8 +192,12 @@ def _commit(controller: Controller, fields: FirmwareCommit) -> Steps:
     if fields.action == CommitAction.ACTIVATE_AT_RESET:
         if fields.slot not in slots.revisions:
             raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, f"slot {fields.slot} holds no image")
-        yield from _store(controller, lambda: slots.flash.activate(fields.slot))
-        slots.next = fields.slot
+
+        def activate() -> None:
+            slots.flash.activate(fields.slot)
+            slots.next = fields.slot
+
+        yield from _store(controller, activate)
     else:
         yield from _replace(controller, fields)
     return None
@@ -207,25 +212,35 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Steps:
     activate = fields.action != CommitAction.REPLACE
 
     def store() -> None:
-        try:
-            slots.flash.store(slot, image, activate=activate)
-        finally:
-            slots.busy = False  # whoever waits for it, or nobody after a reset
+        slots.flash.store(slot, image, activate=activate)
+        if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
+            slots.next = slot
+        elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+            slots.active, slots.next = slot, None
 
-    slots.busy = True
     yield from _store(controller, store)
-    if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
-        slots.next = slot
-    elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
-        controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
-        slots.active, slots.next = slot, None
+    if fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+        controller.subsystem.reports.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
     return None
 
 
 def _store(controller: Controller, call: Callable[[], object]) -> Steps:
-    """Have the flash written. Raises NvmeError."""
+    """Have the flash written. Raises NvmeError.
+
+    Until that is over, whoever waits for it, no other image is written and no sanitize operation
+    begins.
+    """
+    slots = controller.firmware
+
+    def write() -> None:
+        try:
+            call()
+        finally:
+            slots.busy = False
+
+    slots.busy = True
     try:
-        yield controller.media_work.submit(call)
+        yield controller.media_work.submit(write)
     except MediaError as error:
         controller.health.media_errors += 1
         log.error("the flash could not be written: %s", error)

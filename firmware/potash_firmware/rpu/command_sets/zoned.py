@@ -150,8 +150,8 @@ def _no_reset(namespace: ZonedNamespace, lba: int) -> Steps:
 
 def _store_claims(controller: Controller, namespace: ZonedNamespace) -> Steps:
     """Have the records of zones that have changed be stored."""
-    if namespace.zones.changed:  # by a recommendation for the state that the zone is in now
-        controller.reports.zones_changed()
+    if namespace.zones.changes.new:  # by a recommendation for the state that the zone is in now
+        controller.subsystem.reports.zones_changed()
     try:
         if not namespace.store_claims_at_once():
             yield controller.media_work.submit(namespace.store_claims)

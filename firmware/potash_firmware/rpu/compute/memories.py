@@ -5,9 +5,12 @@ is cleared then, and once more when the next session begins if work of the old o
 way: it may have written after the first time.
 """
 
+from concurrent.futures import Future
 from functools import partial
 
+from nvme_spec.status import NvmeError
 from potash_device.media.executor import MediaExecutor
+from potash_firmware.rpu.compute.engine import Execution
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
@@ -33,6 +36,10 @@ class Memories(Part):
         """No host has been served since the memory namespaces have begun with zeroes."""
         self._may_change = False
         """Work that was begun before a reset may still write to memory that a host has mapped."""
+
+    def stop_programs(self, error: NvmeError) -> set[Future[Execution]]:
+        """End the programs of the controller, with `error`; what is to be waited for."""
+        return self._compute.stop_all(error)
 
     def renew(self, *, bar_alone: bool = False) -> None:
         """Give memory namespaces other memory; that of before is freed where it may take time."""

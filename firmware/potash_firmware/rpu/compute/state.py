@@ -98,8 +98,9 @@ class Compute(Part):
         state = self._states.get(nsid)
         return state.runs.stop_all(error) if state is not None else set()
 
-    def stop_using(self, memory: int, error: NvmeError) -> set[Future[Execution]]:
-        """End the commands that use a memory namespace, with `error`; what is to be waited for."""
+    def stop_all(self, error: NvmeError, memory: int = 0) -> set[Future[Execution]]:
+        """End all commands, or those that use a memory namespace, with `error`; what is to be
+        waited for."""
         stopped = (state.runs.stop_all(error, memory) for state in self._states.values())
         return set().union(*stopped)
 

@@ -41,6 +41,7 @@ from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
+from potash_firmware.rpu.namespaces.zones import ZoneChanges
 from potash_firmware.rpu.reservations import SavedReservation
 from potash_firmware.rpu.times import namespace_sizes
 from potash_wire.records import U8, U16, U32, U64, Range, Record, Stored
@@ -153,7 +154,7 @@ def save(controller: Controller, lifecycle: Lifecycle, interrupts: Interrupts) -
         silent=silent,
         health=tuple(controller.health.save().items()),
         changed_zones=tuple(
-            (ns.nsid, tuple(sorted(ns.zones.changed)[: MOST_CHANGED_ZONES + 1]))
+            (ns.nsid, tuple(ns.zones.changes.of(controller.identifier)[: MOST_CHANGED_ZONES + 1]))
             for ns in controller.namespaces.zoned
         ),
         active_slot=controller.firmware.active,
@@ -271,7 +272,8 @@ class Loadable:
         changed_zones = dict(drive.changed_zones)
         for zoned in controller.namespaces.zoned:
             numbers = range(len(zoned.zones.every))
-            zoned.zones.changed = {*changed_zones.get(zoned.nsid, ())} & {*numbers}
+            changed = {*changed_zones.get(zoned.nsid, ())} & {*numbers}
+            zoned.zones.changes = ZoneChanges(changed)
 
     def load_lasting(self, controller: Controller) -> None:
         """Have what outlives a reset."""

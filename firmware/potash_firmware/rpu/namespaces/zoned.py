@@ -137,7 +137,7 @@ class ZonedNamespace(Namespace):
         records = bytearray(len(self.zones.every) * ZONE_RECORD)
         self.media.read_into([memoryview(records)], self._records_at)
         before, self.zones = self.zones, self._all_empty()
-        self.zones.changed = before.changed
+        self.zones.changes = before.changes
         damaged = self.zones.load(bytes(records))
         self.zones.recommend(before.advice)
         if damaged:

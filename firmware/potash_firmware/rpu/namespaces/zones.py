@@ -113,6 +113,42 @@ class Zone:
         return True
 
 
+class ZoneChanges:
+    """Zones that the drive has changed, or changed its recommendation for, since the host of each
+    controller has read the log page (section 4.1.4.1)."""
+
+    def __init__(self, zones: Iterable[int] = ()) -> None:
+        self._last: dict[int, int] = {}
+        """The number of the last change of each zone."""
+        self._count = 0
+        self._read: dict[int, int] = {}
+        """The number of the last change that the host of each controller has read of."""
+        self.new = False
+        """No host was notified of the last change."""
+        self.add(zones)
+
+    def add(self, zones: Iterable[int]) -> None:
+        """Zones have changed."""
+        changed = dict.fromkeys(zones, self._count + 1)
+        if changed:
+            self._last |= changed
+            self._count += 1
+            self.new = True
+
+    def unread(self, controller: int) -> bool:
+        """True if there are zones that the host of a controller has not read of."""
+        return self._count > self._read.get(controller, 0)
+
+    def of(self, controller: int) -> list[int]:
+        """Numbers of the zones that the host of a controller has not read of, in their order."""
+        read = self._read.get(controller, 0)
+        return sorted(zone for zone, last in self._last.items() if last > read)
+
+    def were_read(self, controller: int) -> None:
+        """The host of a controller has read the log page."""
+        self._read[controller] = self._count
+
+
 class Zones:
     """`count` zones of `size` blocks, of which `capacity` can be written; `areas` are their random
     write areas, in blocks."""
@@ -136,9 +172,7 @@ class Zones:
         """Numbers of zones that the drive recommends to reset when they are full, or to finish when
         they are active (sections 5.4 and 5.5)."""
         self.ages = ZoneAges(limits, clock)
-        self.changed: set[int] = set()
-        """Numbers of zones that the drive has changed, or changed its recommendation for, since the
-        host has read the log page (section 4.1.4.1)."""
+        self.changes = ZoneChanges()
         self.unsaved: set[int] = set()
         """Zones whose records are to be stored before anything else happens in them."""
         self._active: set[int] = set()
@@ -172,7 +206,7 @@ class Zones:
         if state not in ACTIVE:
             zone.area, zone.ahead = False, 0
         if self._recommended(zone) & ~before:
-            self.changed.add(zone.number)
+            self.changes.add([zone.number])
         for among in (self._active, self._explicit):
             among.discard(zone.number)
         self._implicit.pop(zone.number, None)
@@ -201,14 +235,14 @@ class Zones:
         """Recommend to finish or to reset the zones that were left alone for long enough; True if
         there are new ones."""
         found = self.ages.grow_old()
-        self.changed.update(found)
+        self.changes.add(found)
         return bool(found)
 
     def recommend(self, advice: Mapping[ZoneAttribute, Container[int]]) -> None:
         """Have another `advice`."""
         before = [self._recommended(zone) for zone in self.every]
         self.advice = advice
-        self.changed.update(
+        self.changes.add(
             zone.number
             for zone, earlier in zip(self.every, before, strict=True)
             if self._recommended(zone) != earlier
@@ -403,7 +437,7 @@ class Zones:
         for zone in self.every:
             if zone.state in before:
                 self.become(zone, state)
-                self.changed.add(zone.number)
+                self.changes.add([zone.number])
 
     # Power cycles.
 
@@ -416,7 +450,7 @@ class Zones:
                 damaged.append(zone.number)
             self.become(zone, zone.state)
         self.unsaved = set(damaged)
-        self.changed.update(damaged)
+        self.changes.add(damaged)
         return damaged
 
     def power_cycled(self) -> None:

@@ -275,7 +275,7 @@ class Management:
             elif isinstance(namespace, MemoryNamespace):
                 error = NvmeError(Status.INVALID_MEMORY_NAMESPACE, detail=detail)
                 for compute in self.computes:
-                    left |= compute.stop_using(namespace.nsid, error)
+                    left |= compute.stop_all(error, namespace.nsid)
         return left
 
     def _forget(self, nsids: Iterable[int]) -> Steps:

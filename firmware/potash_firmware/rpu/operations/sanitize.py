@@ -47,7 +47,13 @@ MOST_PASSES = 16
 """The pattern and passes of an overwrite."""
 
 
-class SavedSanitize(TypedDict):
+class SavedController(TypedDict, total=False):
+    """The controller of the last operation, of which earlier versions did not keep a record."""
+
+    controller: U32
+
+
+class SavedSanitize(SavedController):
     """The last operation: its command's dwords 10 and 11, completed passes, and the writes of the
     drive when all was erased."""
 
@@ -124,6 +130,8 @@ class Sanitizing(Part):
     _erased: int | None = None
     """The number of writes in the health log when everything was erased."""
     _dword10: int = 0
+    _controller: int = 0
+    """The controller of the command, which alone reports the end (Base 2.1, section 8.1.24.2)."""
 
     # Restrictions for the host.
 
@@ -167,8 +175,9 @@ class Sanitizing(Part):
 
     # The Sanitize command.
 
-    def command(self, fields: Sanitize, dword10: int) -> Steps:
-        """Start an operation, or leave the failure mode. Raises NvmeError."""
+    def command(self, fields: Sanitize, dword10: int, controller: int) -> Steps:
+        """Start an operation, or leave the failure mode, for a command of a controller. Raises
+        NvmeError."""
         if self.state is logs.SanitizeState.IN_PROGRESS:
             self.require_none()
         exits = fields.sanact == SanitizeAction.EXIT_FAILURE_MODE
@@ -187,16 +196,19 @@ class Sanitizing(Part):
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, "a reset is to activate firmware"
             )
+        if self.firmware.busy:  # which may activate it
+            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "an image is being written", dnr=False)
         if not all(ns.media.writable for ns in self.namespaces.stored.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "a namespace takes no writes")
-        before = (self._fields, self._dword10, self._passes, self._erased)
+        before = (self._fields, self._dword10, self._passes, self._erased, self._controller)
         self._fields, self._dword10, self._erased = fields, dword10, None
+        self._controller = controller
         self._passes = self._done = 0
         self._close(Status.SANITIZE_IN_PROGRESS)
         try:
             yield self._save(logs.SanitizeState.IN_PROGRESS, failed=False)
         except MediaError:
-            self._fields, self._dword10, self._passes, self._erased = before
+            self._fields, self._dword10, self._passes, self._erased, self._controller = before
             self._close(self._restriction)
             raise
         self.state, self.failure_mode = logs.SanitizeState.IN_PROGRESS, False
@@ -208,6 +220,8 @@ class Sanitizing(Part):
             )
         )
         self.self_tests.abort(logs.SelfTestResult.ABORTED_BY_SANITIZE)
+        for reports in self.reports.controllers:  # no host is to take an older end for this one's
+            reports.events.log_was_read(logs.LogPage.SANITIZE_STATUS, 0)
         self.operations.start(self._work(), exclusive=True)
         return None
 
@@ -220,6 +234,7 @@ class Sanitizing(Part):
             self._fields = Sanitize.decode((*saved["command"], 0, 0, 0, 0))
             self._dword10 = saved["command"][0]
             self._passes = saved["passes"]
+            self._controller = saved.get("controller", 0)
             # After a power cycle without a shutdown, it is not known what was written.
             self._erased = None if clean is False else saved["erased"]
         if self.state is logs.SanitizeState.IN_PROGRESS:
@@ -261,6 +276,8 @@ class Sanitizing(Part):
     def _work(self) -> Steps:
         namespaces = list(self.namespaces.blocks.values())
         values = self.namespaces.values
+        error = NvmeError(Status.SANITIZE_IN_PROGRESS, "a sanitize operation began", dnr=False)
+        yield set().union(*(memories.stop_programs(error) for memories in self.memories))
         yield from self.operations.quiet([*namespaces, *values])
         if self.timing is not None:
             self.timing.erase(self.namespaces.stored)
@@ -312,13 +329,14 @@ class Sanitizing(Part):
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
         self.reports.persistent_events.add(event)
-        self.reports.event(
-            logs.AsyncEvent(
-                type=logs.AsyncEventType.IO_COMMAND_SET,
-                info=logs.IoCommandSetEvent.SANITIZE_COMPLETED,
-                log_page=logs.LogPage.SANITIZE_STATUS,
+        if self._controller < len(self.reports.controllers):  # it may have had more
+            self.reports.controllers[self._controller].events.add(
+                logs.AsyncEvent(
+                    type=logs.AsyncEventType.IO_COMMAND_SET,
+                    info=logs.IoCommandSetEvent.SANITIZE_COMPLETED,
+                    log_page=logs.LogPage.SANITIZE_STATUS,
+                )
             )
-        )
         return None
 
     def _pass(self, number: int) -> tuple[int, Callable[[Media, int, int], None]]:
@@ -341,6 +359,7 @@ class Sanitizing(Part):
                 "command": [self._dword10, self._fields.ovrpat],
                 "passes": self._passes,
                 "erased": self._erased,
+                "controller": self._controller,
             },
         )
         return self.storage.sidecar.save
