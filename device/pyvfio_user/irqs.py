@@ -34,26 +34,20 @@ class Irq:
 class _Line:
     """One interrupt that the client has enabled, with its eventfd or without one."""
 
-    __slots__ = ("_eventfd", "_signal")
+    __slots__ = ("_eventfd", "signal")
 
     def __init__(self, eventfd: int | None) -> None:
         self._eventfd = eventfd
-        self._signal: Callable[[], None] | None = None
+        self.signal: Callable[[], None] | None = None
+        """Adds one to the eventfd."""
         if eventfd is not None:
             # It needs ctypes, which clients, who import this package too, are to be spared.
             from pyvfio_user.signalling import Signal
 
-            self._signal = Signal(eventfd)
-
-    def signal(self) -> bool:
-        """Add one to the eventfd; False when there is none."""
-        if self._signal is None:
-            return False
-        self._signal()
-        return True
+            self.signal = Signal(eventfd)
 
     def close(self) -> None:
-        self._signal = None
+        self.signal = None
         if self._eventfd is not None:
             os.close(self._eventfd)
             self._eventfd = None
@@ -80,10 +74,9 @@ class InterruptLines:
         Raises KeyError for a kind of interrupt that the device does not have.
         """
         line = self._lines[index].get(vector)
-        if line is None or vector in self._masked[index]:
+        if line is None or line.signal is None or vector in self._masked[index]:
             return False
-        if not line.signal():
-            return False
+        line.signal()
         if index in self._automasked:
             self._hold(index, (vector,), masked=True)
         return True
@@ -178,7 +171,7 @@ class InterruptLines:
         changed = {vector for vector in vectors if (vector in held) is not masked}
         held ^= changed
         for vector, line in self._mask_events.get((index, masked), {}).items():
-            if vector in changed:
+            if vector in changed and line.signal is not None:
                 line.signal()
 
     def _disable(self, index: int) -> None:

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 
 import pytest
 
-from potash_device.controller.polling import IDLE, PAUSE, SPIN, TICKS, Mode, Polling, Tuner
+from potash_device.controller.polling import IDLE, PAUSE, SPIN, TICKS, Polling, Tuner
 
 US = 1e-6
 
@@ -120,7 +120,7 @@ def test_while_there_is_work_it_ticks_and_after_a_while_without_it_may_arm() -> 
     clock.now += IDLE
     assert polling.may_arm
     polling.armed()
-    assert polling.mode is Mode.RUNG
+    assert not polling.ticking
     assert polling.timeout is None and not polling.may_arm
 
 

@@ -14,7 +14,6 @@ a poll, as others use the machine too. Ticks closer than a factor of two differ 
 noise."""
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 WINDOW = 10e-3
 """Seconds in which commands are counted."""
@@ -38,10 +37,6 @@ class _Count:
         self.commands = 0
         self.polls = 0
         self.seconds = 0.0
-
-    def add(self, commands: int) -> None:
-        self.commands += commands
-        self.polls += 1
 
     def include(self, window: "_Count") -> None:
         self.commands += window.commands
@@ -84,7 +79,8 @@ class Tuner:
     def executed(self, commands: int, now: float) -> None:
         """A poll has found `commands`, which have been executed at the time `now`."""
         window = self._window
-        window.add(commands)
+        window.commands += commands
+        window.polls += 1
         window.seconds = now - self._window_began
         if window.seconds < WINDOW:
             return
@@ -161,13 +157,6 @@ PAUSE = 0.25
 """Seconds without load after which the tuner forgets its measurements."""
 
 
-class Mode(Enum):
-    """The way in which the device learns of new work."""
-
-    RUNG = "asleep until a doorbell rings"
-    TICKING = "polling the shadow page at every tick"
-
-
 class Polling:
     """Decides whether one controller polls, and how often."""
 
@@ -178,15 +167,16 @@ class Polling:
         self._quiet_at = -PAUSE
         self._crowded_until = self._timed_until = 0.0
         self._tuner = Tuner(TICKS)
-        self.mode = Mode.RUNG
+        self.ticking = False
+        """The shadow page is polled at every tick, instead of sleeping until a doorbell rings."""
         self.tuned = True
         """True if the tuner chooses the tick; otherwise it is the shortest one."""
 
     def worked(self, commands: int) -> None:
         """There was work: poll again soon instead of asking to be rung."""
         now = self._clock()
-        if self.mode is Mode.RUNG:
-            self.mode = Mode.TICKING
+        if not self.ticking:
+            self.ticking = True
             if now >= self._quiet_at + PAUSE:
                 self._tuner.reset(now)
         self._quiet_at = now + IDLE
@@ -210,11 +200,11 @@ class Polling:
     @property
     def may_arm(self) -> bool:
         """Nothing has happened for so long that being rung is cheaper than polling."""
-        return self.mode is Mode.TICKING and self._clock() >= self._quiet_at
+        return self.ticking and self._clock() >= self._quiet_at
 
     def armed(self) -> None:
         """The event indexes are set and nothing was found behind them."""
-        self.mode = Mode.RUNG
+        self.ticking = False
 
     @property
     def tick(self) -> float:
@@ -224,7 +214,7 @@ class Polling:
     @property
     def timeout(self) -> float | None:
         """Seconds to wait for a message: a tick, or `rest`; None for no limit."""
-        if self.mode is Mode.RUNG:
+        if not self.ticking:
             return self._rest
         tick = self.tick
         if tick == 0.0:

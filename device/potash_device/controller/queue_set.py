@@ -167,25 +167,23 @@ class QueueSet:
                         freed.append(queue)
                 except (InvalidDoorbell, UnknownDoorbell) as error:
                     errors.append(error)
-        shadow = self.shadow
-        if shadow is None or not shadow.changed():
+        values = None if self.shadow is None else self.shadow.changed()
+        if values is None:
             return freed, errors
         for qid, submission in self.submissions.items():
-            if not qid:
-                continue
-            tail = shadow.tail(submission)
-            if tail == submission.tail or tail == submission.refused:
+            tail = values[2 * qid]
+            if tail == submission.tail or tail == submission.refused or not qid:
                 continue
             try:
                 submission.move_tail(tail)
-                self.filled[submission.qid] = submission
+                self.filled[qid] = submission
             except InvalidDoorbell as error:
                 submission.refused = tail
                 errors.append(error)
         for qid, completion in self.completions.items():
-            if not qid or not completion.blocked:
+            if not completion.backlog or not qid:
                 continue
-            head = shadow.head(completion)
+            head = values[2 * qid + 1]
             if head == completion.head or head == completion.refused:
                 continue
             try:
@@ -204,7 +202,7 @@ class QueueSet:
         for submission in self._io(self.submissions):
             found |= self.shadow.arm(submission)
         for completion in self._io(self.completions):
-            if completion.blocked:
+            if completion.backlog:
                 found |= self.shadow.arm_head(completion)
         return found
 
@@ -252,7 +250,7 @@ class QueueSet:
 
     def _take_head(self, queue: CompletionQueue) -> None:
         """See what the host has emptied, which it may not have rung for."""
-        if self.shadow is None or not queue.qid or queue.blocked:
+        if self.shadow is None or not queue.qid or queue.backlog:
             return
         try:
             queue.move_head(self.shadow.head(queue))
@@ -262,35 +260,30 @@ class QueueSet:
     @property
     def blocked(self) -> bool:
         """Completions wait for room in some queue."""
-        return any(queue.blocked for queue in self.completions.values())
-
-    @property
-    def ready(self) -> list[SubmissionQueue]:
-        """The queues with something to fetch."""
-        filled = self.filled
-        if not filled:
-            return []
-        ready = []
-        for queue in list(filled.values()):
-            if queue.head == queue.tail:
-                del filled[queue.qid]
-            elif queue.ready:
-                ready.append(queue)
-        return ready
+        return any(queue.backlog for queue in self.completions.values())
 
     def round_robin(self) -> list[SubmissionQueue]:
         """The queues with something to fetch, round robin: behind the one served last.
 
         Source: NVM Express Base Specification 2.0, section 3.4.4.1 (round robin arbitration).
         """
-        ready = self.ready
+        filled = self.filled
+        ready = []
+        for queue in list(filled.values()):
+            if queue.head == queue.tail:
+                del filled[queue.qid]
+            elif queue.ready:
+                ready.append(queue)
         if len(ready) > 1:
             last = self._last_served
             ready.sort(key=lambda queue: (queue.qid <= last, queue.qid))
         return ready
 
     def served(self, queue: SubmissionQueue) -> None:
+        """A queue has had its turn."""
         self._last_served = queue.qid
+        if queue.head == queue.tail:
+            self.filled.pop(queue.qid, None)
 
     @staticmethod
     def _io_ids(queues: Iterable[int]) -> Iterator[int]:

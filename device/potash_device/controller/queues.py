@@ -58,7 +58,9 @@ class CompletionQueue:
     refused: int | None = None
     """A head of the shadow page that the queue cannot have, and that was reported."""
     submission_queues: int = 0
-    _backlog: deque[tuple[SubmissionQueue, int, int, bool, int]] = field(default_factory=deque)
+    backlog: deque[tuple[SubmissionQueue, int, int, bool, int]] = field(default_factory=deque)
+    """The completions that wait for room, as arguments of `post`, the oldest first. While there are
+    any, nothing more should be fetched that ends here."""
     _bytes: memoryview | None = None
     _words: memoryview | None = None
     _staged: bytearray = field(default_factory=bytearray)
@@ -75,16 +77,6 @@ class CompletionQueue:
         self._bytes = self._words = None
 
     @property
-    def backlog(self) -> list[tuple[SubmissionQueue, int, int, bool, int]]:
-        """The completions that wait for room, as arguments of `post`, the oldest first."""
-        return list(self._backlog)
-
-    @property
-    def blocked(self) -> bool:
-        """Completions wait for room: nothing more should be fetched that ends here."""
-        return bool(self._backlog)
-
-    @property
     def full(self) -> bool:
         """There is no room: the one free entry tells a full queue from an empty one."""
         return (self.tail + 1) % self.size == self.head
@@ -97,8 +89,8 @@ class CompletionQueue:
         `result` is dwords 0 and 1 as one number.
         Raises AccessFault when the memory is gone.
         """
-        if self._backlog or (self.tail + 1) % self.size == self.head:
-            self._backlog.append((source, cid, status, dnr, result))
+        if self.backlog or (self.tail + 1) % self.size == self.head:
+            self.backlog.append((source, cid, status, dnr, result))
             return False
         self._store(source, cid, status, dnr, result)
         return True
@@ -106,7 +98,7 @@ class CompletionQueue:
     @property
     def room(self) -> int:
         """Completions that can be stored now."""
-        return 0 if self._backlog else self.size - 1 - (self.tail - self.head) % self.size
+        return 0 if self.backlog else self.size - 1 - (self.tail - self.head) % self.size
 
     def post_successes(self, source: SubmissionQueue, cids: Sequence[int]) -> None:
         """Store completions of commands that have succeeded, of which there are at most `room`.
@@ -142,9 +134,9 @@ class CompletionQueue:
         self.head = head
         self.refused = None
         stored = 0
-        while self._backlog and not self.full:
-            self._store(*self._backlog[0])
-            self._backlog.popleft()
+        while self.backlog and not self.full:
+            self._store(*self.backlog[0])
+            self.backlog.popleft()
             stored += 1
         return stored
 
@@ -155,7 +147,7 @@ class CompletionQueue:
 
     def forget(self, source: SubmissionQueue) -> None:
         """Drop what waits from a submission queue that is being deleted."""
-        self._backlog = deque(item for item in self._backlog if item[0] is not source)
+        self.backlog = deque(item for item in self.backlog if item[0] is not source)
 
     def _store(
         self, source: SubmissionQueue, cid: int, status: int, dnr: bool, result: int
@@ -261,7 +253,7 @@ class SubmissionQueue:
     @property
     def ready(self) -> bool:
         """There is something to fetch, and room to answer it."""
-        return self.head != self.tail and not self.closed and not self.completions._backlog
+        return self.head != self.tail and not self.closed and not self.completions.backlog
 
     @property
     def entries(self) -> memoryview:

@@ -69,19 +69,19 @@ class ShadowDoorbells:
         for qid in qids:
             self._adopted(qid)
 
-    def changed(self) -> bool:
-        """True if the host has stored any doorbell since the last call.
+    def changed(self) -> memoryview | None:
+        """All values, if the host has stored any doorbell since the last call; else None.
 
         One comparison for all queues: reading each of 64 takes 20 µs, at the page 0.1 µs.
         """
         if not self.has_changed():
-            return False
+            return None
         assert self._polled is not None
         self._seen = bytes(self._polled)
-        return True
+        return self._values
 
     def has_changed(self) -> bool:
-        """True if `changed` will be true; it stays so until then."""
+        """True if `changed` will give the values; it stays so until then."""
         polled = self._polled
         if polled is None:
             self.bind()
@@ -89,11 +89,8 @@ class ShadowDoorbells:
         return polled != self._seen
 
     def poll_again(self) -> None:
-        """Have the next `changed` say yes."""
+        """Have the next `changed` give the values."""
         self._seen = b""
-
-    def tail(self, queue: SubmissionQueue) -> int:
-        return int(self._pages()[0][2 * queue.qid])
 
     def head(self, queue: CompletionQueue) -> int:
         return int(self._pages()[0][2 * queue.qid + 1])

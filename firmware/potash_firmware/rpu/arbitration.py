@@ -67,31 +67,32 @@ class Arbiter:
 
     def serve(self) -> int:
         """Serve the queues round robin while the pass lasts; how many commands there were."""
-        queues = self._board.queues
-        burst = self._burst
-        executed = 0
-        until = 0.0
-        while ready := [queue for queue in queues.round_robin() if self._has_room(queue)]:
+        queues, burst = self._board.queues, self._burst
+        executed, until, goes_on = 0, 0.0, True
+        while goes_on:
+            ready, goes_on = queues.round_robin(), False
             for queue in ready:
-                if queue.closed:  # its deletion was a command of this round
+                # A command of this round may have deleted the queue, or taken the last room.
+                if queue.closed or not self._has_room(queue):
                     continue
                 done = self._serve_burst(queue, burst or CHUNK)
                 if not done and self._board.dma.interrupted:
                     return executed
                 executed += done
+                goes_on = goes_on or queue.head != queue.tail
+                may_continue = not burst and queue.head != queue.tail and queue.ready
+                if not may_continue:
+                    queues.served(queue)
                 if len(ready) > 1:  # its host goes on while the others are served
                     self._interrupts.send()
-                if burst or queue.head == queue.tail or not queue.ready:
-                    queues.served(queue)
+                elif not goes_on:  # as far as is known: doorbells are polled in the next pass
+                    return executed
                 now = self._clock()
                 until = until or now + self._pass_time
                 if now >= until or not self._lifecycle.serving:
                     return executed
-                if not burst and queue.head != queue.tail and queue.ready:
+                if may_continue:
                     break
-            else:
-                if all(queue.head == queue.tail for queue in ready):
-                    break  # as far as is known: doorbells are polled in the next pass
         return executed
 
     def may_fetch(self, queue: SubmissionQueue) -> bool:

@@ -24,7 +24,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import require_pointer
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import NamespaceUse, Table, check_namespace
 from potash_firmware.rpu.interrupts import Interrupts
-from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
+from potash_firmware.rpu.lifecycle import READY, Lifecycle
 from potash_firmware.rpu.outstanding import CommandTask
 from potash_firmware.rpu.scheduler import Task
 from pyvfio_user.memory import AccessFault
@@ -223,7 +223,7 @@ class Commands:
         queue, entry = command.queue, command.entry
         qid, cid = queue.qid, entry.cid
         trace.recent.append(Note(self.clock(), "rpu.complete", qid, cid, (status, result)))
-        if self.lifecycle.state is not ControllerState.READY:
+        if self.lifecycle.state is not READY:
             return
         if trace.sink is not None:
             info = {"qid": qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
@@ -269,7 +269,7 @@ class Commands:
         """True if `complete_successes` may answer so many commands, and nothing else is to be done
         for any of them."""
         if (
-            self.lifecycle.state is not ControllerState.READY
+            self.lifecycle.state is not READY
             or self._trace.sink is not None
             or self._outstanding.aborted
         ):

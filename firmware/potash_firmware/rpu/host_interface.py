@@ -23,7 +23,7 @@ from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Table
 from potash_firmware.rpu.interrupts import Interrupts
-from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
+from potash_firmware.rpu.lifecycle import ENABLING, READY, Lifecycle
 from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.timing.holding import Holding
 from pyvfio_user.memory import AccessFault
@@ -116,11 +116,11 @@ class HostInterface:
         it.
         """
         lifecycle, queues, scheduler = self.lifecycle, self.queues, self.controller.scheduler
-        if lifecycle.state is ControllerState.ENABLING or lifecycle.flush_is_due:
+        if lifecycle.state is ENABLING or lifecycle.flush_is_due:
             lifecycle.service()
         may_fetch = False
         try:
-            if lifecycle.state is ControllerState.READY and not self.commands.paused:
+            if lifecycle.state is READY and not self.commands.paused:
                 # Also during a shutdown: completions that wait for room must still be posted.
                 freed, errors = queues.poll()
                 for completions in freed:
@@ -138,7 +138,7 @@ class HostInterface:
                     self.polling.worked(executed)
                 elif self.polling.may_arm and not queues.arm():
                     self.polling.armed()
-                if self._events.queued and lifecycle.state is ControllerState.READY:
+                if self._events.queued and lifecycle.state is READY:
                     self._events.deliver()
                 if scheduler.ready:
                     scheduler.run()
@@ -155,7 +155,7 @@ class HostInterface:
             and lifecycle.serving
             and not self.commands.paused
             and bool(queues.filled)
-            and any(map(self.arbiter.may_fetch, queues.ready))
+            and any(map(self.arbiter.may_fetch, queues.filled.values()))
             and not self.dma.interrupted
         )
 
@@ -168,7 +168,7 @@ class HostInterface:
     def fault(self, error: Exception) -> None:
         """Deal with a bug of the firmware: an enabled controller fails until the host resets it."""
         reason = f"a mistake of the firmware: {error!r}"
-        if self.lifecycle.state in (ControllerState.ENABLING, ControllerState.READY):
+        if self.lifecycle.state in (ENABLING, READY):
             try:
                 self.lifecycle.fail(reason)
             except Exception:  # recording the failure may meet the same bug
@@ -182,7 +182,7 @@ class HostInterface:
         scheduler.resume()
         scheduler.run()
         for qid, completions in self.queues.completions.items():
-            if completions.blocked:  # the host may have made room during the pause
+            if completions.backlog:  # the host may have made room during the pause
                 self._doorbell(doorbell_offset(qid, completion=True), completions.head)
 
     def _session_ended(self) -> None:
@@ -195,7 +195,7 @@ class HostInterface:
         self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
     def _doorbell(self, offset: int, value: int) -> None:
-        if self.lifecycle.state is not ControllerState.READY or self.lifecycle.shut_down:
+        if self.lifecycle.state is not READY or self.lifecycle.shut_down:
             return
         try:
             queue = self.queues.ring(offset, value)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from csd_spec.opcodes import JOB_ENDED_EVENT
 from nvme_spec.identify.capabilities import CommandSet
 from potash_device.board import Board
+from potash_device.controller.polling import CROWDED
 from potash_firmware.mailbox import RpuPort, SharedBuffers
 from potash_firmware.mailbox.messages import (
     JobBegan,
@@ -36,7 +37,7 @@ from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.host_interface import HostInterface
-from potash_firmware.rpu.lifecycle import ControllerState
+from potash_firmware.rpu.lifecycle import READY
 from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.namespaces.flushing import flushing
 from potash_firmware.rpu.namespaces.zones import ZoneChanges
@@ -155,10 +156,7 @@ class Rpu:
                 (queues.shadow is not None or queues.page is not None)
                 and host.dma.mastering
                 and not lifecycle.shut_down
-                and (
-                    lifecycle.serving
-                    or (lifecycle.state is ControllerState.READY and queues.blocked)
-                )
+                and (lifecycle.serving or (lifecycle.state is READY and queues.blocked))
             ):
                 limit = host.polling.timeout
                 if limit == 0.0:
@@ -180,12 +178,14 @@ class Rpu:
         one of its rounds takes as long as a pass, so it would double the latency at queue depth 1.
         `sched_yield` lets other processes, such as the guest's virtual processors, run here.
         """
-        engine, hosts = self._apu.engine, self.hosts
+        engine, hosts, deadlines = self._apu.engine, self.hosts, self._deadlines
         now = self._clock()
         until = now + PASS_TIME / len(hosts)
         spins, executing = 0, engine.executing
         try:
-            while (spins < SPINS or executing or self._deadlines.near) and now < until:
+            while (spins < SPINS or executing or (deadlines.heap and deadlines.near)) and (
+                now < until
+            ):
                 changed, polled = False, False
                 for host in hosts:
                     if host.queues.polled:
@@ -194,7 +194,7 @@ class Rpu:
                 if not polled:
                     return
                 answered = executing and self._apu.has_message()
-                if answered or changed or self._deadlines.due:
+                if changed or answered or (deadlines.heap and deadlines.due):
                     if not self._execute_at_once(answered):
                         return
                     spins, executing = 0, engine.executing
@@ -203,8 +203,9 @@ class Rpu:
                     spins += 1
                     os.sched_yield()
                     before, now = now, self._clock()
-                    for host in hosts:
-                        host.polling.yielded(now - before)
+                    if now - before > CROWDED:
+                        for host in hosts:
+                            host.polling.yielded(now - before)
         except AccessFault:
             pass  # The next pass meets the same fault, and handles it.
 
