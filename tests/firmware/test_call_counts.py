@@ -6,7 +6,10 @@ with the flow, and raise it only for what a host gets in return.
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Iterator
+from enum import EnumMeta
 
 import pytest
 
@@ -16,6 +19,7 @@ from support.nvme_host import Host, Queue, SlowMedia, SteppedExecutor
 
 READ, WRITE = 0x02, 0x01
 FUA = 1 << 30
+SHADOW, EVENTS = 0x30_0000, 0x30_1000
 
 
 @pytest.fixture
@@ -57,7 +61,34 @@ def within(calls: Calls, limit: int, request: pytest.FixtureRequest) -> None:
 def test_a_read_on_the_fast_path(request: pytest.FixtureRequest) -> None:
     with Host() as host:
         host.enable()
-        within(measured(host, host.create_io_queue(), READ), 46, request)
+        within(measured(host, host.create_io_queue(), READ), 43, request)
+
+
+def test_a_read_while_the_doorbells_are_polled(request: pytest.FixtureRequest) -> None:
+    with Host() as host:
+        host.enable()
+        queue = host.create_io_queue()
+        host.command(host.admin, 0x7C, prp1=SHADOW, prp2=EVENTS)
+        with counted() as in_vain:
+            host.rpu.spin()
+        for cid in (1, 2):
+            host.place(queue, READ, cid, nsid=1)
+            with counted() as calls:
+                struct.pack_into("<I", host.memory.view, SHADOW + 8 * queue.qid, queue.tail)
+                host.rpu.spin()
+            assert [(each.cid, each.status) for each in host.reap(queue, ring=False)] == [(cid, 0)]
+        calls.by_function -= in_vain.by_function
+        within(calls, 36, request)
+    # Python 3.11 takes longer to look a member up than for a call.
+    modules = {
+        module.__file__: vars(module)
+        for name, module in sys.modules.items()
+        if name.startswith(("potash_", "pyvfio_user."))
+    }
+    for code in calls.by_function:
+        for name in code.co_names:
+            value = modules[code.co_filename].get(name)
+            assert not isinstance(value, EnumMeta), f"{code.co_qualname} looks in {name}"
 
 
 def test_a_read_on_the_fast_path_in_modelled_time(request: pytest.FixtureRequest) -> None:
@@ -72,7 +103,7 @@ def test_a_read_on_the_fast_path_in_modelled_time(request: pytest.FixtureRequest
                 host.now += 1
                 host.rpu.service()
             assert [(one.cid, one.status) for one in host.reap(queue)] == [(cid, 0)]
-        within(calls, 91, request)
+        within(calls, 85, request)
 
 
 @pytest.mark.parametrize("opcode", [READ, WRITE])
@@ -80,4 +111,4 @@ def test_a_command_that_the_executor_carries_out(
     host: Host, opcode: int, request: pytest.FixtureRequest
 ) -> None:
     queue = host.create_io_queue()
-    within(measured(host, queue, opcode, FUA), 116, request)
+    within(measured(host, queue, opcode, FUA), 113, request)

@@ -27,6 +27,8 @@ MEDIA_WORK_LIMIT = 64
 ADMIN_LIMIT = 256
 """Admin commands that wait at most: a limit of their own, as no flood of I/O is to delay them."""
 
+_COMPUTE = CommandSet.COMPUTE
+
 
 class Arbiter:
     """Serves the submission queues of one controller; `clock` gives seconds."""
@@ -125,7 +127,7 @@ class Arbiter:
                 break  # what failed for that only is begun again
             else:
                 executed += 1
-                slow = self._commands.begin(queue) is CommandSet.COMPUTE
+                slow = self._commands.begin(queue) is _COMPUTE
             if (
                 executed >= burst
                 or queue.head == queue.tail
