@@ -46,13 +46,13 @@ class Staging:
         self._filled: list[list[memoryview]] = []
 
     def views(self, prp1: int, prp2: int, length: int, *, write: bool) -> list[memoryview]:
-        """As the DMA engine's, kept for `store`. Raises NvmeError also where a command would read
-        guest memory that the batch has yet to fill: that begins the next one."""
+        """The views of the DMA engine, kept for `store`. Raises NvmeError also where a command
+        would read guest memory that the batch has yet to fill: that begins the next one."""
         self._require_filled(write=write)
         return self._kept(self._dma.views(prp1, prp2, length, write=write), write=write)
 
     def block(self, address: int, length: int, *, write: bool) -> list[memoryview]:
-        """As the DMA engine's, kept for `store`. Raises NvmeError as `views`."""
+        """The data block of an SGL, kept for `store`. Raises NvmeError as `views` does."""
         self._require_filled(write=write)
         return self._kept(self._dma.block(address, length, write=write), write=write)
 
