@@ -3,16 +3,18 @@ there can be none, they say why they are skipped."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 from potash.cli.app import run_app
-from potash.vm.drive import serving
+from potash.vm.drive import device_process
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.booted import booted
@@ -36,41 +38,74 @@ def guest(images: GuestImages) -> Iterator[Guest]:
         yield guest
 
 
-@pytest.fixture(scope="session")
-def shared_guest(images: GuestImages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+@contextlib.contextmanager
+def shared_guest(images: GuestImages, folder: Path, paths: int) -> Iterator[Guest]:
     """A guest with a drive of 64 MiB, which has an extension, and commands that are forked."""
-    extend = ("--extend", written(tmp_path_factory.mktemp("extension"), GUEST))
-    with (
-        serving("--size", "64M", "--allow-faults", *extend) as socket,
-        Guest(images, socket) as guest,
-    ):
+    options = ("--size", "64M", "--allow-faults", "--extend", written(folder, GUEST))
+    with driven(images, folder, options, paths) as guest:
         fork_commands(guest, "acc", "fault", "fw", "run")
         yield guest
 
 
-@pytest.fixture(scope="session")
-def computational_guest(images: GuestImages) -> Iterator[Guest]:
-    """As `shared_guest`, with a memory namespace of 4 MiB, that is in a BAR, a compute and a key
-    value namespace."""
-    options = (
-        "--size", "64M", "--memory-namespace", "4M", "--memory-capacity", "8M", "--memory-bar",
+@contextlib.contextmanager
+def computational_guest(images: GuestImages, folder: Path, paths: int) -> Iterator[Guest]:
+    """As `shared_guest`, with a memory namespace of 4 MiB, a compute and a key value namespace. The
+    memory is in a BAR, if the drive has one controller."""
+    options = [
+        "--size", "64M", "--memory-namespace", "4M", "--memory-capacity", "8M",
         "--compute-namespace", "--kv-namespace", "4M",
-    )  # fmt: skip
-    with serving(*options) as socket, Guest(images, socket, namespaces=4) as guest:
+    ]  # fmt: skip
+    if paths == 1:
+        options.append("--memory-bar")
+    with driven(images, folder, options, paths, namespaces=4) as guest:
         fork_commands(guest, "cp", "kv", "query", "slm")
         yield guest
+
+
+@contextlib.contextmanager
+def driven(
+    images: GuestImages, folder: Path, options: Sequence[str], paths: int, namespaces: int = 1
+) -> Iterator[Guest]:
+    """A guest with a drive that has `paths` controllers."""
+    sockets = [folder / f"drive{number}" for number in range(paths)]
+    with (
+        device_process(sockets[0], *options, more=sockets[1:]),
+        Guest(images, sockets[0], more=sockets[1:], namespaces=namespaces) as guest,
+    ):
+        yield guest
+
+
+@pytest.fixture(scope="session")
+def shared_guests(
+    images: GuestImages, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, int], Guest]]:
+    """The guest of a name in `SHARED_GUESTS` whose drive has a number of controllers."""
+    kinds = {"shared_guest": shared_guest, "computational_guest": computational_guest}
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def started(name: str, paths: int) -> Guest:
+            folder = tmp_path_factory.mktemp("drive")
+            return stack.enter_context(kinds[name](images, folder, paths))
+
+        yield started
 
 
 CLEARED = "nvme io-passthru /dev/ng0n2 --opcode=4 --namespace-id=2 --cdw12=4194304"
 """Memory Fill."""
 
 
-@pytest.fixture(scope="module")
-def linux(request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """The guest that `SHARED_GUESTS` has for a file's tests. The next file has a controller that
-    was reset, zeros in memory, and nothing in the kernel's log."""
+@pytest.fixture(
+    scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["one", "two"]
+)
+def linux(
+    request: pytest.FixtureRequest, shared_guests: Callable[[str, int], Guest]
+) -> Iterator[Guest]:
+    """The guest that `SHARED_GUESTS` has for a file's tests, whose drive has one controller, and in
+    slow tests two. The next file has a controller that was reset, zeros in memory, and nothing in
+    the kernel's log."""
     name = SHARED_GUESTS[f"tests/vm/{request.path.name}"]
-    guest: Guest = request.getfixturevalue(name)
+    guest = shared_guests(name, request.param)
     yield guest
     clear = f"{CLEARED} &&" if name == "computational_guest" else ""
     done = guest.capture(["sh", "-c", f"{clear} nvme reset /dev/nvme0 && dmesg -c"])

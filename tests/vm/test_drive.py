@@ -116,11 +116,35 @@ def test_the_drive_comes_back_with_its_data(linux: Guest, again: str) -> None:
     write_and_read(linux, 200)
     before = linux.capture(["cat", "/tmp/read"]).stdout
     sh(linux, again)
+    await_paths(linux)
     linux.await_drive()
     where = ["--start-block=200", "--block-count=1", f"-z{2 * BLOCK}"]
     said(linux, "nvme", "read", "/dev/nvme0n1", *where, "--data=/tmp/again")
     assert linux.capture(["cat", "/tmp/again"]).stdout == before
     write_and_read(linux, 300)
+    number_again(linux)
+
+
+def await_paths(guest: Guest) -> None:
+    """Wait until all of the drive's controllers are live."""
+    live = "cat /sys/class/nvme/nvme?/state | grep -c live"
+    sh(guest, f"until [ $({live}) = {1 + len(guest.more)} ]; do usleep 10000; done")
+
+
+def number_again(guest: Guest) -> None:
+    """Have Linux name the drive's controllers nvme0 and on: with others left, one that returns gets
+    a new name, as the subsystem keeps its own."""
+    if guest.more:
+        functions = [f"0000:0{number + 1}:00.0" for number in range(1 + len(guest.more))]
+        for function in functions:
+            sh(guest, f"echo {function} > {BOUND}/unbind")
+        for number, function in enumerate(functions):
+            sh(guest, f"echo {function} > {BOUND}/bind")
+            sh(
+                guest,
+                f"until grep -q live /sys/class/nvme/nvme{number}/state; do usleep 1000; done",
+            )
+        guest.await_drive()
 
 
 def test_what_fio_writes_verifies(linux: Guest) -> None:

@@ -18,15 +18,16 @@ from potash.vm.images import GuestImages
 from support.docs import ROOT, SOURCES
 from support.vm import each
 
-TIMEOUT = "/sys/block/nvme0n1/queue/io_timeout"
-"""Milliseconds until Linux wants to know what has become of a command."""
+TIMEOUT = "tee /sys/block/nvme*/queue/io_timeout"
+"""Sets after how many milliseconds Linux wants to know what has become of a command. Paths have
+disks of their own."""
 
 
 @pytest.fixture
 def faulty(linux: Guest) -> Iterator[Guest]:
-    assert linux.run(["sh", "-c", f"dmesg -c > /dev/null; echo 400 > {TIMEOUT}"]) == 0
+    assert linux.run(["sh", "-c", f"dmesg -c > /dev/null; echo 400 | {TIMEOUT}"]) == 0
     yield linux
-    assert linux.run(["sh", "-c", f"echo 30000 > {TIMEOUT}"]) == 0
+    assert linux.run(["sh", "-c", f"echo 30000 | {TIMEOUT}"]) == 0
     passthru(linux, FaultOpcode.FAULT_SEND, "--cdw12=1")
 
 
@@ -66,7 +67,8 @@ def test_an_error_of_the_media_reaches_the_program(faulty: Guest) -> None:
     assert failed.code == 1
     assert b"No data available" in failed.stderr, "ENODATA is what Linux has for the media"
     # The kernel counts in sectors of 512 bytes.
-    assert f"critical medium error, dev nvme0n1, sector {107 * 8}" in kernel(faulty)
+    disk = "nvme0c0n1" if faulty.more else "nvme0n1"
+    assert f"critical medium error, dev {disk}, sector {107 * 8}" in kernel(faulty)
     assert triggered(faulty) == [1], "Do Not Retry was set"
     log = faulty.capture(["nvme", "error-log", "/dev/nvme0", "-e", "1", "-o", "json"])
     assert json.loads(log.stdout)["errors"][0]["lba"] == 107

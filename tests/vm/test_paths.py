@@ -39,15 +39,18 @@ PATHS_LIVE = (
 
 @pytest.mark.usefixtures("images")
 def test_two_controllers_are_two_paths_to_one_device(potash_guest: PotashGuest) -> None:
-    script = "nvme list-subsys -o json; ls /sys/block; cat /sys/class/nvme/nvme?/cntlid"
-    done = potash_guest("--paths", 2, "--size", "16M", "--", "sh", "-ec", script)
+    """And devices have their namespaces' numbers, whichever of them Linux finds first."""
+    script = "nvme list-subsys -o json; ls /dev/n[gv]*; cat /sys/block/nvme0n?/nsid"
+    options = ("--size", "16M", "--memory-namespace", "1M", "--compute-namespace")
+    done = potash_guest("--paths", 2, *options, "--", "sh", "-ec", script)
     assert (done.returncode, done.stderr) == (0, "")
     said, end = json.JSONDecoder().raw_decode(done.stdout)
     assert [(path["Name"], path["State"]) for path in said[0]["Subsystems"][0]["Paths"]] == [
         ("nvme0", "live"),
         ("nvme1", "live"),
     ]
-    assert done.stdout[end:].split() == ["nvme0c0n1", "nvme0c1n1", "nvme0n1", "0", "1"]
+    devices = ("ng0n1", "ng0n2", "ng0n3", "nvme0", "nvme0n1", "nvme1")
+    assert done.stdout[end:].split() == [*(f"/dev/{name}" for name in devices), "1", "2", "3"]
 
 
 @pytest.mark.parametrize("losses", [6, pytest.param(100, marks=pytest.mark.slow)])

@@ -51,7 +51,7 @@ again() {{
 all() {{ set -- /sys/block/nvme{number}n*; [ $# -ge {namespaces} ]; }}
 path() {{
     set -- /sys/class/nvme/nvme{number}/nvme*c{number}n*
-    [ -e "$1" ] && [ ! -b /dev/nvme{number}n1 ]
+    [ -e "$1" ] && [ ! -e /sys/class/nvme-subsystem/nvme-subsys{number}/nvme{number} ]
 }}
 left=200
 until path || {{ [ -b /dev/nvme{number}n1 ] && ordered && {{ all || [ $left = 0 ]; }}; }}; do
