@@ -119,10 +119,8 @@ _PROGBITS = 1
 
 
 def declared_by(image: bytes) -> RunTime:
-    """The run time that an object file declares; `NOT_DECLARED` for one without.
-
-    Raises RunTimeError for a text that declares none.
-    """
+    """The run time that an object file declares; `NOT_DECLARED` for one without. Raises
+    RunTimeError for a text that declares none."""
     for name, offset, size in reversed(_sections(image)):
         if name == SECTION.encode():
             text = image[offset : offset + min(size, MAX_TEXT + 1)].rstrip(b"\0")
@@ -133,10 +131,8 @@ def declared_by(image: bytes) -> RunTime:
 
 
 def with_run_time(image: bytes, text: str) -> bytes:
-    """An object file that declares a run time, in place of what it may declare.
-
-    Raises RunTimeError for a text that declares none, and a file that is no object file.
-    """
+    """An object file that declares a run time, in place of what it may declare. Raises RunTimeError
+    for a text that declares none, and a file that is no object file."""
     parse(text)
     table = _table(image)
     if table is None:

@@ -159,8 +159,7 @@ class Board:
 
     def _follow_bus_master(self) -> None:
         """Without Bus Master Enable nothing is read or written in the host's memory, interrupts
-        included; what holds a view of it lets go.
-        """
+        included; what holds a view of it lets go."""
         allowed = self._config_space.bus_master
         if allowed == self.dma.mastering:
             return
@@ -290,7 +289,6 @@ class Board:
 
 def _memory_bar(settings: BoardSettings) -> BarMemory | None:
     """The memory in BAR 4, if there is any; that which peers may copy from if the user shares it.
-
     Raises OSError without memory."""
     size, peers = settings.memory_bar, settings.peers
     if not size:

@@ -35,10 +35,8 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def folder(kind: str) -> Path:
-    """`$XDG_CACHE_HOME/potash/<kind>` (XDG Base Directory Specification); not created here.
-
-    Raises RuntimeError where there is no home folder.
-    """
+    """`$XDG_CACHE_HOME/potash/<kind>` (XDG Base Directory Specification); not created here. Raises
+    RuntimeError where there is no home folder."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     # The specification says that a relative path is to be ignored.
     base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"

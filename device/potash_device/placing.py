@@ -64,10 +64,7 @@ class _Symbol(NamedTuple):
 
 def place(contents: bytes, function: str) -> Placed:
     """Place an object file that a cache holds, which is trusted, in memory that can be read and
-    executed.
-
-    Raises CannotPlaceError where it needs more than this module supports.
-    """
+    executed. Raises CannotPlaceError where it needs more than this module supports."""
     try:
         return _place(contents, function)
     except (struct.error, IndexError, KeyError, ValueError, OSError) as error:
@@ -139,10 +136,7 @@ def _rows(row: struct.Struct, contents: bytes, section: _Section) -> Iterator[tu
 
 
 def processor() -> str:
-    """This processor as Linux describes it, on which an object file may depend.
-
-    Raises OSError.
-    """
+    """This processor as Linux describes it, on which an object file may depend. Raises OSError."""
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
         lines = iter(file.readline, "\n")  # up to an empty one: those of the first core
         return "".join(line for line in lines if not line.startswith(_MEASURED))

@@ -37,10 +37,8 @@ class RegisterBytes:
 
     def load(self, values: bytes, *, own: Collection[int] = ()) -> None:
         """Take values that were saved; `own` are offsets of bytes that the device itself changes.
-
         Raises ValueError where other bits differ than those that a host moves: the values are those
-        of another device.
-        """
+        of another device."""
         if len(values) != len(self._bytes):
             raise ValueError(f"{len(values)} bytes of registers are not {len(self._bytes)}")
         for at, (value, present) in enumerate(zip(values, self._bytes, strict=True)):

@@ -13,9 +13,7 @@ from potash_wire.structures import Buffer, LayoutError
 
 class Tail:
     """The tail of a record, up to `end`. Without a `count`, a field of it is all that is left.
-
-    Raises ValueError for what is not there, or not as often as it is to be.
-    """
+    Raises ValueError for what is not there, or not as often as it is to be."""
 
     def __init__(self, data: Buffer, at: int, end: int) -> None:
         self._data = data

@@ -251,10 +251,8 @@ class Client:
         return self._ask(Command.DEVICE_GET_REGION_INFO, request)
 
     def map_region(self, index: int) -> MappedRegion:
-        """Map the shared part of a region; the caller closes the mapping.
-
-        Raises VfioUserError with ENODEV if no part is shared.
-        """
+        """Map the shared part of a region; the caller closes the mapping. Raises VfioUserError with
+        ENODEV if no part is shared."""
         request = payloads.RegionInfo(payloads.RegionInfo.RECORD.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         try:

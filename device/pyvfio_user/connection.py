@@ -126,10 +126,8 @@ class Connection:
 
     def receive(self) -> Message | None:
         """The next command, or None when the socket has no whole one; replies go to `on_reply`.
-
         Raises ProtocolError for what cannot be the beginning of a message, after which the stream
-        has no meaning any more, and Disconnected.
-        """
+        has no meaning any more, and Disconnected."""
         # Every register access passes here: the header is parsed in place, not as a Header.
         while True:
             start = self._start

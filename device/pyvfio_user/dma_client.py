@@ -97,9 +97,7 @@ class MessageWindows:
 
 def take_twin_socket(capabilities: Mapping[str, Any], fds: list[int]) -> socket.socket | None:
     """The second socket that a server offers, out of the descriptors that came; None without one.
-
-    Raises ProtocolError.
-    """
+    Raises ProtocolError."""
     offered = capabilities.get("twin_socket", {})
     if not offered.get("supported"):
         return None

@@ -107,10 +107,8 @@ class DmaMessages:
         self._max_transfer = min(max_transfer, DEFAULT_MAX_TRANSFER)
 
     def use_twin_socket(self) -> socket.socket:
-        """Send the client its commands at a second socket; its end of that.
-
-        Raises OSError where there is none to be had.
-        """
+        """Send the client its commands at a second socket; its end of that. Raises OSError where
+        there is none to be had."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         self._connection.awaited = ()
@@ -183,11 +181,8 @@ class DmaMessages:
     def _exchange(
         self, transfer: _Transfer, command: Command, messages: Iterator[tuple[int, memoryview]]
     ) -> None:
-        """Send everything and await the replies, whatever they are.
-
-        Raises TransferError where the client's own command comes first, Disconnected,
-        ProtocolError.
-        """
+        """Send everything and await the replies, whatever they are. Raises TransferError where the
+        client's own command comes first, Disconnected, ProtocolError."""
         limit = REPLY_TIME if self._answers else min(FIRST_REPLY_TIME, REPLY_TIME)
         deadline = time.monotonic() + limit
         commands = 0

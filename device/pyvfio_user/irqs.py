@@ -69,10 +69,8 @@ class InterruptLines:
         self._automasked = {i for i, irq in irqs.items() if irq.flags & IrqFlags.AUTOMASKED}
 
     def trigger(self, index: int, vector: int) -> bool:
-        """Interrupt the client; False when it cannot hear: not enabled, no eventfd, masked.
-
-        Raises KeyError for a kind of interrupt that the device does not have.
-        """
+        """Interrupt the client; False when it cannot hear: not enabled, no eventfd, masked. Raises
+        KeyError for a kind of interrupt that the device does not have."""
         line = self._lines[index].get(vector)
         if line is None or line.signal is None or vector in self._masked[index]:
             return False

@@ -48,10 +48,8 @@ class MappedRegion:
         self.close()
 
     def view(self, offset: int, size: int) -> memoryview:
-        """The `size` bytes at `offset` of the region.
-
-        Raises ValueError where they are not all in one area.
-        """
+        """The `size` bytes at `offset` of the region. Raises ValueError where they are not all in
+        one area."""
         for area, view in zip(self.areas, self._views, strict=True):
             if area.offset <= offset and offset + size <= area.offset + area.size and size > 0:
                 return view[offset - area.offset : offset - area.offset + size]

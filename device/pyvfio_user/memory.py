@@ -151,10 +151,8 @@ class AddressSpace:
 
     def unmap(self, address: int, size: int) -> None:
         """Close all windows inside a range, of which there may be none, as VFIO type 1 version 2.
-
         Raises OSError with EINVAL, having closed none, where the range would cut a window in two,
-        is empty or wraps. Source: Linux, `include/uapi/linux/vfio.h`, VFIO_IOMMU_UNMAP_DMA.
-        """
+        is empty or wraps. Source: Linux, `include/uapi/linux/vfio.h`, VFIO_IOMMU_UNMAP_DMA."""
         end = address + size
         if size <= 0 or address < 0 or end > ADDRESS_LIMIT:
             raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
@@ -280,10 +278,8 @@ class AddressSpace:
             self.write(pieces)
 
     def write(self, pieces: Sequence[tuple[int, Buffer]]) -> None:
-        """Write bytes to addresses, in this order; by messages what is not mapped.
-
-        Raises AccessFault.
-        """
+        """Write bytes to addresses, in this order; by messages what is not mapped. Raises
+        AccessFault."""
         unsent: list[tuple[int, Buffer]] = []
         for address, data in pieces:
             for window, at, count in self._spans(address, len(data)):
@@ -335,11 +331,9 @@ class AddressSpace:
             raise _misfit(address, size)
 
     def views(self, address: int, size: int, *, write: bool = False) -> list[memoryview]:
-        """The `size` bytes at `address` in order, split where adjacent windows meet.
-
-        Raises AccessFault where some are not mapped, or may not be used so, or are in more windows
-        than anybody has use for.
-        """
+        """The `size` bytes at `address` in order, split where adjacent windows meet. Raises
+        AccessFault where some are not mapped, or may not be used so, or are in more windows than
+        anybody has use for."""
         if self.remote and not write:
             return self._fetched(((address, size),))
         window = self._last
@@ -379,10 +373,8 @@ class AddressSpace:
     def views_of(
         self, ranges: Iterable[tuple[int, int]], *, write: bool = False
     ) -> list[memoryview]:
-        """The bytes of several ranges, each an address and a size, one behind the other.
-
-        Raises AccessFault as `views` does for one of them.
-        """
+        """The bytes of several ranges, each an address and a size, one behind the other. Raises
+        AccessFault as `views` does for one of them."""
         if self.remote and not write:
             return self._fetched(ranges)
         found: list[memoryview] = []

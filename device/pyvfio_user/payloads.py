@@ -171,11 +171,8 @@ class RegionCapabilities(NamedTuple):
 
     @classmethod
     def decode(cls, reply: Buffer) -> Self:
-        """Decode a whole reply to DEVICE_GET_REGION_INFO; other capabilities are ignored.
-
-        Raises ProtocolError for a list of capabilities that leaves the reply or does not go
-        forward.
-        """
+        """Decode a whole reply to DEVICE_GET_REGION_INFO; other capabilities are ignored. Raises
+        ProtocolError for a list of capabilities that leaves the reply or does not go forward."""
         found, reply = cls(), memoryview(reply)
         at, before = RegionInfo.decode_head(reply).cap_offset, RegionInfo.RECORD.size - 1
         while at:
@@ -231,11 +228,9 @@ class SubRegion(Structure):
 
     @classmethod
     def decode_all(cls, reply: Buffer) -> list[Self]:
-        """Decode all sub-regions of a whole reply to DEVICE_GET_REGION_IO_FDS.
-
-        Raises ProtocolError for a reply without room for as many as it says. "This is 40 bytes for
-        both IO FD types, but this is not to be relied on": they may have grown.
-        """
+        """Decode all sub-regions of a whole reply to DEVICE_GET_REGION_IO_FDS. Raises ProtocolError
+        for a reply without room for as many as it says. "This is 40 bytes for both IO FD types, but
+        this is not to be relied on": they may have grown."""
         count = RegionIoFds.decode_head(reply).count
         if not count:
             return []

@@ -14,9 +14,7 @@ Identity = tuple[int, int]
 
 def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
     """A non-blocking socket that listens at `path` for this user only, and its file for `unlink`.
-
-    Raises OSError: EADDRINUSE where the path is in use or is no socket.
-    """
+    Raises OSError: EADDRINUSE where the path is in use or is no socket."""
     listener, identity = bind(path, socket.SOCK_STREAM)
     try:
         listener.listen(backlog)
@@ -29,9 +27,7 @@ def listen(path: str, backlog: int) -> tuple[socket.socket, Identity]:
 
 def bind(path: str, kind: int) -> tuple[socket.socket, Identity]:
     """A non-blocking socket of a kind at `path` for this user only, and its file for `unlink`.
-
-    Raises OSError as `listen` does.
-    """
+    Raises OSError as `listen` does."""
     listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     identity = (0, 0)
     try:

@@ -27,10 +27,8 @@ _numbers = count()
 
 
 def load(sources: Iterable[str]) -> Extensions:
-    """Import extensions: paths of Python files, or names of the entry points of packages.
-
-    Raises ExtensionError, with the file and the line.
-    """
+    """Import extensions: paths of Python files, or names of the entry points of packages. Raises
+    ExtensionError, with the file and the line."""
     before, made = extensions.loading, Extensions()
     extensions.loading = made
     try:

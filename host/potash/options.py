@@ -77,10 +77,8 @@ def device_options(*, guest: bool) -> list[click.Parameter]:
 
 
 def configured(ctx: click.Context, config_file: Path | None) -> Configuration:
-    """The configuration of the one device that a file and the options of a command describe.
-
-    Raises UsageError and PotashError.
-    """
+    """The configuration of the one device that a file and the options of a command describe. Raises
+    UsageError and PotashError."""
     config = Configuration() if config_file is None else configuration.read(config_file)
     return _overridden(config, dict(given(ctx)))
 

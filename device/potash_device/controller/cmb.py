@@ -27,10 +27,8 @@ _UNIT = 4096
 
 @dataclass(frozen=True)
 class CmbSettings:
-    """A buffer of `size` bytes, as `BarMemory` has them.
-
-    Raises ValueError for another size, and for lists without submission queues (CMBSZ.LISTS).
-    """
+    """A buffer of `size` bytes, as `BarMemory` has them. Raises ValueError for another size, and
+    for lists without submission queues (CMBSZ.LISTS)."""
 
     size: int
     uses: CmbUse = EVERY_USE

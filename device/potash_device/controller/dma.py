@@ -127,21 +127,17 @@ class DmaEngine:
             raise transfer_error(fault) from None
 
     def write(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """Write bytes to guest addresses that cannot be mapped, in this order.
-
-        Raises AccessFault where the host does not take it, and when the engine is stopped.
-        """
+        """Write bytes to guest addresses that cannot be mapped, in this order. Raises AccessFault
+        where the host does not take it, and when the engine is stopped."""
         if self._memory is None or self._connected is None:
             raise AccessFault(*_first(pieces), "the DMA engine is stopped")
         self._connected.write(pieces)
 
     def mapped(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview | None:
         """`size` contiguous bytes of guest memory at `address`, for `use`, however many of the
-        host's mappings they are in; None for memory that is reached by copies.
-
-        Raises AccessFault where they are not all mapped, with that right, and when the engine is
-        stopped; CmbMisuse where they may not be in the controller memory buffer.
-        """
+        host's mappings they are in; None for memory that is reached by copies. Raises AccessFault
+        where they are not all mapped, with that right, and when the engine is stopped; CmbMisuse
+        where they may not be in the controller memory buffer."""
         memory = self._memory
         if memory is None or self._connected is None:
             raise AccessFault(address, size, "the DMA engine is stopped")
@@ -175,9 +171,7 @@ class DmaEngine:
 
     def ranges(self, ranges: Sequence[tuple[int, int]], *, write: bool) -> list[memoryview]:
         """The pieces of several ranges of guest memory, each an address and a size, in order.
-
-        Raises AccessFault as `mapped` does.
-        """
+        Raises AccessFault as `mapped` does."""
         if not ranges:
             return []
         if self._memory is None:
@@ -186,10 +180,8 @@ class DmaEngine:
 
     def views(self, prp1: int, prp2: int, length: int, *, write: bool) -> list[memoryview]:
         """The pieces of a transfer of `length` bytes, in order; `write` to guest memory or from it.
-
         Raises NvmeError: Invalid PRP Offset for an entry that is not aligned as it must be, and as
-        `transfer_error` says.
-        """
+        `transfer_error` says."""
         found = self.known_views.get((prp1, length, write))
         if found is not None:
             return found
@@ -223,9 +215,7 @@ class DmaEngine:
 
     def block(self, address: int, length: int, *, write: bool) -> list[memoryview]:
         """The pieces of a transfer whose SGL is one data block of `length` bytes at `address`.
-
-        Raises NvmeError, as `transfer_error` says.
-        """
+        Raises NvmeError, as `transfer_error` says."""
         found = self.known_blocks.get((address, length, write))
         if found is not None:
             return found

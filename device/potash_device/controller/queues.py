@@ -124,10 +124,8 @@ class CompletionQueue:
         self.tail, self.phase = at, phase
 
     def move_head(self, head: int) -> int:
-        """The host has emptied up to `head`: store what waited, and say how many that were.
-
-        Raises InvalidDoorbell for a head outside what was posted, AccessFault as `post`.
-        """
+        """The host has emptied up to `head`: store what waited, and say how many that were. Raises
+        InvalidDoorbell for a head outside what was posted, AccessFault as `post`."""
         size = self.size
         if head >= size or (head - self.head) % size > (self.tail - self.head) % size:
             raise InvalidDoorbell(f"completion queue {self.qid} cannot have head {head}")

@@ -75,10 +75,8 @@ def save_queues(queues: QueueSet) -> SavedQueues:
 def load_queues(
     queues: QueueSet, dma: DmaEngine, saved: SavedQueues, *, pairs: int, entries: int
 ) -> None:
-    """Have the queues that were saved, of at most `pairs` pairs of `entries` entries each.
-
-    Raises ValueError where they make no sense; nothing has changed then.
-    """
+    """Have the queues that were saved, of at most `pairs` pairs of `entries` entries each. Raises
+    ValueError where they make no sense; nothing has changed then."""
     completions: dict[int, CompletionQueue] = {}
     submissions: dict[int, SubmissionQueue] = {}
     for one in saved.completions:

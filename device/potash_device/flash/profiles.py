@@ -22,10 +22,8 @@ PROFILES: dict[str, Profile] = {}
 
 
 def from_mapping(table: Mapping[str, Any]) -> Profile:
-    """A profile from TOML's values; `base` names the built-in one that it changes.
-
-    Raises ProfileError for a key that no profile has, and for a drive that cannot be built.
-    """
+    """A profile from TOML's values; `base` names the built-in one that it changes. Raises
+    ProfileError for a key that no profile has, and for a drive that cannot be built."""
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }

@@ -90,10 +90,8 @@ class Flash:
         return _images(self.sidecar.get(SECTION) or {})
 
     def store(self, slot: int, image: memoryview, *, activate: bool) -> StoredImage:
-        """Put an image into a writable slot; it is on stable storage when this returns.
-
-        Raises MediaError; the slot then holds what the table says.
-        """
+        """Put an image into a writable slot; it is on stable storage when this returns. Raises
+        MediaError; the slot then holds what the table says."""
         import hashlib  # OpenSSL's, whose library takes 3 ms and 4 MiB
 
         digest = hashlib.sha256(image).digest()

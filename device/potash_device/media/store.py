@@ -128,9 +128,7 @@ class Media:
 
     def read_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
         """Fill `views` from byte `offset` if that needs no waiting; False where it would wait.
-
-        Raises MediaError.
-        """
+        Raises MediaError."""
         flags, content, count = self._read_flags, self._mapped, len(views)
         if flags is None or count > IOV_MAX:
             return False
@@ -228,17 +226,14 @@ class Media:
                 raise
 
     def write_zeroes(self, offset: int, length: int) -> None:
-        """Write `length` zero bytes from byte `offset` on: they are there, not a hole.
-
-        Raises MediaError.
-        """
+        """Write `length` zero bytes from byte `offset` on: they are there, not a hole. Raises
+        MediaError."""
         for at in range(offset, offset + length, _CHUNK):
             self.write_from([_ZEROES[: offset + length - at]], at)
 
     def punch(self, offset: int, length: int) -> None:
         """Have `length` bytes from byte `offset` read as zeroes and take no room, as far as whole
-        units of the file system go. One that has no holes gets zeroes. Raises MediaError.
-        """
+        units of the file system go. One that has no holes gets zeroes. Raises MediaError."""
         self.require_writable()
         self.require_whole()
         self._before(offset, length, writes=True)

@@ -13,10 +13,8 @@ MAX_SIZE = 1 << 30
 
 class BarMemory:
     """`size` bytes: a power of two from `MIN_SIZE` to `MAX_SIZE`, all of a BAR. They are those of
-    the memfd `fd`, if there is one.
-
-    Raises ValueError for another size, OSError when the system has no memory.
-    """
+    the memfd `fd`, if there is one. Raises ValueError for another size, OSError when the system has
+    no memory."""
 
     def __init__(self, size: int, fd: int | None = None) -> None:
         require_size(size)
@@ -40,10 +38,8 @@ class BarMemory:
         self.memory.clear()
 
     def renew(self) -> None:
-        """Other memory, so that who has mapped that of before sees nothing of what follows.
-
-        Raises OSError when the system has none.
-        """
+        """Other memory, so that who has mapped that of before sees nothing of what follows. Raises
+        OSError when the system has none."""
         self.memory = SharedMemory(self.size)
 
 

@@ -27,11 +27,9 @@ Namespaces = Mapping[int, NamespaceConfig]
 def resolve(
     fields: LocalStorage, nsid: int, namespaces: Namespaces, counting: RangeBlocks
 ) -> ByteRange:
-    """The bytes that a command names; they may reach past the end of the namespace.
-
-    Raises NvmeError: Invalid Namespace or Format, Invalid Field for an empty range, LBA Out of
-    Range for one that starts at or after the end.
-    """
+    """The bytes that a command names; they may reach past the end of the namespace. Raises
+    NvmeError: Invalid Namespace or Format, Invalid Field for an empty range, LBA Out of Range for
+    one that starts at or after the end."""
     namespace = namespaces.get(nsid)
     if namespace is None:
         raise NvmeError(Status.INVALID_NAMESPACE, f"there is no namespace {nsid}")
@@ -169,9 +167,7 @@ class Blocks:
 
     def read(self, nsid: int, lba: int, count: int, into: memoryview) -> int:
         """Read `count` blocks into the beginning of `into`; returns how many bytes they have.
-
-        Raises NotAllowed and MediaReadError.
-        """
+        Raises NotAllowed and MediaReadError."""
         size = self._block_size(nsid, lba, count, writing=False)
         length = count * size
         if length > len(into):
@@ -188,10 +184,8 @@ class Blocks:
         return length
 
     def write(self, nsid: int, lba: int, count: int, data: memoryview) -> int:
-        """Gather `count` blocks, all of `data`; returns how many bytes they have.
-
-        Raises NotAllowed, and then has gathered nothing.
-        """
+        """Gather `count` blocks, all of `data`; returns how many bytes they have. Raises
+        NotAllowed, and then has gathered nothing."""
         size = self._block_size(nsid, lba, count, writing=True)
         length = count * size
         if length != len(data):

@@ -177,10 +177,8 @@ def find_firmware(accelerator: Accelerator, identifier: int) -> bytes:
 
 
 def send_firmware(context: Context, request: Request) -> Result:
-    """Receive a piece of firmware; install the firmware when it is complete and sound.
-
-    Raises NvmeError, having kept what was installed.
-    """
+    """Receive a piece of firmware; install the firmware when it is complete and sound. Raises
+    NvmeError, having kept what was installed."""
     command = fields.FirmwareTransfer.decode(request.cdws)
     accelerator = context.accelerator(command.accelerator)
     limits, identifier = context.config.limits, command.firmware

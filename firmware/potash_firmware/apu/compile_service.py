@@ -261,9 +261,7 @@ class CompileConnection:
 
     def serve(self) -> int | None:
         """Receive a request and start its cache writer; its pid, None if there is none to wait for.
-
-        Raises EOFError when the worker has closed its end.
-        """
+        Raises EOFError when the worker has closed its end."""
         data = self._socket.recv(MAX_MESSAGE)
         if not data:
             raise EOFError

@@ -69,9 +69,7 @@ def yield_to_others() -> None:
 
 def fork(run: Callable[[], None]) -> int:
     """Fork a process that calls `run` and exits, and that is killed when this one ends; its ID.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     parent = os.getpid()
     pid = os.fork()
     if pid:

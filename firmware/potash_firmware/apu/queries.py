@@ -122,10 +122,8 @@ class Queries:
         into: memoryview,
         file: Hashable = None,
     ) -> int:
-        """Write a piece of a result; returns its bytes. `file` says which one `source` has.
-
-        Raises ValueError for a request that is refused, MediaReadError and MemoryError.
-        """
+        """Write a piece of a result; returns its bytes. `file` says which one `source` has. Raises
+        ValueError for a request that is refused, MediaReadError and MemoryError."""
         try:
             from potash_firmware import tables
         except ImportError as error:

@@ -340,10 +340,8 @@ class Placed:
         engine: Engine,
         counters: InstructionCounters | None = None,
     ) -> None:
-        """Get ready to run on the ranges that the space shows, and to count in `counters`.
-
-        Raises EngineUnavailable.
-        """
+        """Get ready to run on the ranges that the space shows, and to count in `counters`. Raises
+        EngineUnavailable."""
         own, space, data = self._own, self._space, self._image.data
         self._ranges = [(self._base + at, length) for at, length in space.places]
         lengths = [length for _, length in space.places]

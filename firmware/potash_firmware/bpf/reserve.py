@@ -47,9 +47,7 @@ _ends: dict[int, int] = {}
 
 def allocate(size: int) -> memoryview:
     """`size` zero bytes for an arena, in a separate range for as long as a view of them exists.
-
-    Raises ValueError where so many are beyond a 32-bit offset, OSError where there is no memory.
-    """
+    Raises ValueError where so many are beyond a 32-bit offset, OSError where there is no memory."""
     return _mapped(size, _PRIVATE, -1)
 
 
@@ -92,10 +90,8 @@ class Space:
         self._resize(own)
 
     def show(self, extents: Sequence[Extent]) -> None:
-        """Map `extents`, and nothing behind them.
-
-        Raises ValueError where there are more bytes than addresses, OSError.
-        """
+        """Map `extents`, and nothing behind them. Raises ValueError where there are more bytes than
+        addresses, OSError."""
         self.hide()
         places, end = [], self._own
         try:

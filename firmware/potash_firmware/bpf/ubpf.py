@@ -66,10 +66,8 @@ def _library(name: str) -> Any:
 
 
 def load() -> Any:
-    """The library that the environment names, or that the loader finds.
-
-    Raises EngineUnavailable.
-    """
+    """The library that the environment names, or that the loader finds. Raises
+    EngineUnavailable."""
     return _library(os.environ.get(VARIABLE) or "libubpf.so")
 
 

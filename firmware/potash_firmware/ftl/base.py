@@ -159,11 +159,8 @@ class PythonFtl(ABC):
         hint: Hint = NO_HINT,
     ) -> int:
         """Completion of a request that arrives at `time`, in nanoseconds; WORN if it is refused,
-        FAILED if it failed.
-
-        Raises RequestError for one that the drive cannot have, and FtlError for one that fails
-        while there is no `on_failure`.
-        """
+        FAILED if it failed. Raises RequestError for one that the drive cannot have, and FtlError
+        for one that fails while there is no `on_failure`."""
         if problem := problem_of(self.profile, self.now, time, op, first, count, stream):
             raise RequestError(f"request 0 {problem}")
         self._require_no_zone(stream)

@@ -207,9 +207,7 @@ class Drive:
         hint: Hint = NO_HINT,
     ) -> int:
         """Completion of a request that arrives at `time` (nanoseconds); WORN if it is refused.
-
-        Raises what `run` does.
-        """
+        Raises what `run` does."""
         plain = Op.READ <= op <= Op.WRITE and not stream
         inside = 0 <= first < first + count <= self._pages
         if not (plain and inside and self.now <= time <= LATEST) and (

@@ -45,10 +45,8 @@ def profile(name: str) -> Profile:
 
 
 def cores(name: str) -> CoreProfile:
-    """The cores of a profile: those of the table `[processor]` of its file, if it has one.
-
-    Raises ProfileError.
-    """
+    """The cores of a profile: those of the table `[processor]` of its file, if it has one. Raises
+    ProfileError."""
     return DEFAULT if name in PROFILES else _read(name)[1]
 
 
@@ -76,10 +74,8 @@ def _why_none(name: str, error: Exception) -> str:
 
 
 def policies(named: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is the user's.
-
-    Raises ProfileError for what is none.
-    """
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is the user's. Raises ProfileError
+    for what is none."""
     chosen: dict[str, Any] = {}
     for text in named:
         kind, _, name = text.partition("=")
@@ -139,11 +135,8 @@ def ftl(
     name: str, profile: Profile, chosen: Sequence[str], registered: Mapping[str, RegisteredClass]
 ) -> Ftl:
     """A drive with the translation layer of a name, built-in or registered by an extension, and the
-    policies that are chosen for it.
-
-    Raises FtlError for a name that is unknown, and for a class that cannot be used, and what
-    `Drive` does.
-    """
+    policies that are chosen for it. Raises FtlError for a name that is unknown, and for a class
+    that cannot be used, and what `Drive` does."""
     if name == PAGE:
         return Drive(profile, policies(chosen))
     if name in registered:

@@ -159,9 +159,7 @@ class Policies:
 
     def victim(self, superblocks: Superblocks, wear: bool = True) -> int:
         """The superblock to relocate next; the policy for wear is only asked if `wear` is true.
-
-        Raises PolicyError.
-        """
+        Raises PolicyError."""
         found = chosen("wear", self.wear, superblocks) if wear else None
         if found is None:
             found = chosen("gc", self.gc, superblocks)

@@ -59,10 +59,8 @@ class StateError(ValueError):
 
 
 def save(ftl: Ftl, file: IO[bytes], held: Held = NOTHING_HELD, *, compressed: bool = True) -> None:
-    """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any.
-
-    Raises FtlError for a custom translation layer that keeps no state, or whose state is none.
-    """
+    """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any. Raises
+    FtlError for a custom translation layer that keeps no state, or whose state is none."""
     if isinstance(ftl, CustomFtl):
         arrays: dict[str, Any] = {f"{PREFIX}{name}": array for name, array in ftl.save().items()}
         arrays["custom"] = _described(ftl)

@@ -87,11 +87,9 @@ class _Port(Generic[Sent, Received]):
         return bool(self._unsent)
 
     def send(self, message: Sent) -> None:
-        """Send a message, now or as soon as the socket accepts it, in order.
-
-        Raises MailboxError for a message with a field out of range, and when the peer has left too
-        many unread. Messages to a closed end are dropped.
-        """
+        """Send a message, now or as soon as the socket accepts it, in order. Raises MailboxError
+        for a message with a field out of range, and when the peer has left too many unread.
+        Messages to a closed end are dropped."""
         descriptor = NO_DESCRIPTOR
         if isinstance(message, WithDescriptor) and message.descriptor != NO_DESCRIPTOR:
             descriptor = message.descriptor
@@ -134,10 +132,8 @@ class _Port(Generic[Sent, Received]):
 
     def receive(self) -> Received | None:
         """The next message, or None when there is none yet (or, when `closed`, none any more).
-
         Raises MailboxError for a datagram that is none of this end's messages. It is dropped, and
-        the next call continues with the one after it.
-        """
+        the next call continues with the one after it."""
         data = self.receive_encoded()
         return None if data is None else self.decode(data)
 

@@ -87,10 +87,8 @@ class SharedMemory(SealedMemory):
 
     @classmethod
     def adopt(cls, fd: int, size: int) -> Self:
-        """Map memory that another process made, and own `fd`.
-
-        Raises MailboxError when it is not sealed memory of exactly `size` bytes.
-        """
+        """Map memory that another process made, and own `fd`. Raises MailboxError when it is not
+        sealed memory of exactly `size` bytes."""
         try:
             present = os.fstat(fd).st_size
             sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
@@ -136,10 +134,8 @@ class SharedBuffers:
 
     @classmethod
     def adopt(cls, transfer: int, state: int, arenas: Mapping[int, tuple[int, ArenaPlan]]) -> Self:
-        """Map the memory of another process; `arenas` are (descriptor, plan) by identifier.
-
-        Raises MailboxError for a wrong descriptor.
-        """
+        """Map the memory of another process; `arenas` are (descriptor, plan) by identifier. Raises
+        MailboxError for a wrong descriptor."""
         return cls(
             SharedMemory.adopt(transfer, SLOTS * SLOT_SIZE),
             SharedMemory.adopt(state, STATE_SIZE),

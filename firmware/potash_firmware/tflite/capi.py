@@ -312,10 +312,8 @@ def read_ints(array: CData) -> tuple[int, ...]:
 
 
 def view(tensor: CData) -> Array:
-    """The memory that a `TfLiteTensor *` has now, as an array of its shape, not copied.
-
-    Raises BufferError when it has none, or not as much as its shape needs.
-    """
+    """The memory that a `TfLiteTensor *` has now, as an array of its shape, not copied. Raises
+    BufferError when it has none, or not as much as its shape needs."""
     shape = read_ints(tensor.dims)
     dtype = NUMPY_TYPES[tensor.type]
     if tensor.bytes != math.prod(shape) * dtype.itemsize:

@@ -175,8 +175,7 @@ def moved(
     source: Surface, sizes: Sizes, target: Surface, its_sizes: Sizes, config: Config
 ) -> list[MovedAxis] | None:
     """Moves of a tensor's elements from one layout to another. None if values change places within
-    elements, as only whole elements are moved, or if the elements differ.
-    """
+    elements, as only whole elements are moved, or if the elements differ."""
     loaded = layouts.alu_memory(config)
     if not layouts.alike(source.memory, loaded, config) or target.memory != MemoryId.OUT:
         return None

@@ -115,9 +115,7 @@ class Partition:
 
     def run(self, array: Callable[[int], Array]) -> None:
         """Compute the outputs from the inputs; `array` gives the values of a tensor at the border.
-
-        Raises StreamError, ShapeError.
-        """
+        Raises StreamError, ShapeError."""
         config = self.runtime.config
         for port in self.inputs:
             pack(port.values(array), port.sizes, port.surface, config)
@@ -156,10 +154,8 @@ def build(
 ) -> Partition:
     """Make a partition of nodes, which keeps some states, and whose border are the tensors `inputs`
     and `outputs`, from what `record` has under that name, or add it there; with None, it has
-    nothing to do with it.
-
-    Raises VtaMemoryError where the accelerator's memory is too small for it.
-    """
+    nothing to do with it. Raises VtaMemoryError where the accelerator's memory is too small for
+    it."""
     nodes = [node for node, _ in lowered]
     kept = None if name is None else record.compiled(name)
     if kept is not None and kept.suits(nodes):

@@ -91,10 +91,8 @@ class Addition(NamedTuple):
 
 
 def quantize_addition(left: float, right: float, output: float, left_shift: int) -> Addition:
-    """The multipliers that `tflite/kernels/add.cc` derives from the scales in its Prepare.
-
-    Raises QuantizationError for scales with which TensorFlow Lite aborts the process.
-    """
+    """The multipliers that `tflite/kernels/add.cc` derives from the scales in its Prepare. Raises
+    QuantizationError for scales with which TensorFlow Lite aborts the process."""
     with np.errstate(over="ignore"):
         # float32, as there: a large scale overflows, and else a power of two changes no digit.
         twice_largest = float(np.float32(2) * np.float32(max(left, right)))
@@ -181,10 +179,8 @@ def _quantize(real: float, scale: float, zero_point: int) -> int:
 
 
 def activation_range(activation: int, scale: float, zero_point: int) -> tuple[int, int]:
-    """The int8 output's limits: `CalculateActivationRangeQuantized` (`kernel_util.cc`).
-
-    Raises QuantizationError for an activation that is not a clamp, and where TensorFlow Lite fails.
-    """
+    """The int8 output's limits: `CalculateActivationRangeQuantized` (`kernel_util.cc`). Raises
+    QuantizationError for an activation that is not a clamp, and where TensorFlow Lite fails."""
     bounds: dict[int, tuple[float | None, float | None]] = {
         Activation.NONE: (None, None),
         Activation.RELU: (0.0, None),

@@ -139,11 +139,9 @@ class Model:
         return not self._left
 
     def __call__(self, inputs: BytesLike, output: memoryview) -> int:
-        """Run it on `inputs`; give the number of bytes written to the beginning of `output`.
-
-        Raises ModelError for what does not fit its buffers, leaving `output` alone, and whatever
-        the VTA raises.
-        """
+        """Run it on `inputs`; give the number of bytes written to the beginning of `output`. Raises
+        ModelError for what does not fit its buffers, leaving `output` alone, and whatever the VTA
+        raises."""
         total = sum(self._input_sizes)
         if total > len(inputs):
             raise ModelError(f"the model takes {total} bytes of input, and gets {len(inputs)}")

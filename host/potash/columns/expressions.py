@@ -82,10 +82,8 @@ def parse_filter(text: str) -> Expression:
 
 
 def parse_list(text: str) -> list[Field]:
-    """Expressions that commas separate, perhaps with names: `region, total=sum(price)`.
-
-    Raises InvalidQuery.
-    """
+    """Expressions that commas separate, perhaps with names: `region, total=sum(price)`. Raises
+    InvalidQuery."""
     _require_short(text)
     found = []
     for name, part in split(text):

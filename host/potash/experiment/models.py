@@ -26,10 +26,8 @@ def profile(options: Mapping[str, Any]) -> Profile:
 
 def build(options: Mapping[str, Any]) -> Ftl:
     """An empty drive, of keys of a profile, and of the options of `potash serve` `drive` (the
-    profile that the keys change), `ftl`, `policies` and `extensions`.
-
-    Raises TimingError, FtlError and ExtensionError.
-    """
+    profile that the keys change), `ftl`, `policies` and `extensions`. Raises TimingError, FtlError
+    and ExtensionError."""
     registered = load(options.get("extensions", [])).ftls
     name, made = options.get("ftl", "page"), profile(options)
     drive = timing.with_ftl(made, name, options.get("policies", []), registered)

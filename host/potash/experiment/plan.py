@@ -101,10 +101,8 @@ class Experiment:
         return (self.program, *([self.baseline] if self.baseline else []))
 
     def tasks(self) -> list[Task]:
-        """All points with all repetitions.
-
-        Raises PotashError for files that cannot be read, and programs that cannot be built.
-        """
+        """All points with all repetitions. Raises PotashError for files that cannot be read, and
+        programs that cannot be built."""
         path = self.folder / self.functions
         source = _read(path).decode(errors="replace")
         files = {name: _contents(self.folder / name) for name in self.files}

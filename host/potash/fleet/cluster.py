@@ -25,9 +25,7 @@ CONNECT_LIMIT = "10s"
 @contextmanager
 def connected(address: str) -> Iterator[Client]:
     """A client of the scheduler at `address`; where that needs TLS, Dask's configuration has it.
-
-    Raises PotashError where there is no such scheduler, or no Dask.
-    """
+    Raises PotashError where there is no such scheduler, or no Dask."""
     distributed = _distributed("--scheduler needs")
     try:
         # A client that fails for one of these reasons stays in the way until the process ends.
@@ -46,10 +44,8 @@ def connected(address: str) -> Iterator[Client]:
 
 @contextmanager
 def within(threads: int) -> Iterator[Client]:
-    """A client of a cluster in this process, whose worker does `threads` tasks at once.
-
-    Raises PotashError where there is no Dask.
-    """
+    """A client of a cluster in this process, whose worker does `threads` tasks at once. Raises
+    PotashError where there is no Dask."""
     distributed = _distributed("a fleet needs")
     import dask
 

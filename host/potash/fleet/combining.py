@@ -54,10 +54,8 @@ class Part(NamedTuple):
 
 
 def split(plan: Plan) -> tuple[Plan, Plan]:
-    """The plan of each drive, and that of the drives' results one after another.
-
-    Raises InvalidQuery for what cannot be combined.
-    """
+    """The plan of each drive, and that of the drives' results one after another. Raises
+    InvalidQuery for what cannot be combined."""
     if not plan.aggregates:
         drives = plan._replace(output=Output.ARROW, show=0)
         if plan.limit is None:

@@ -59,10 +59,8 @@ class Directory:
     """The directory of the drive's namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
-        """Read it; a drive that is all zeroes there has no files yet.
-
-        Raises PotashError for a drive that is too small, or has something else there.
-        """
+        """Read it; a drive that is all zeroes there has no files yet. Raises PotashError for a
+        drive that is too small, or has something else there."""
         self._namespace = namespace
         self._block = namespace.block_size
         self.pages = namespace.capacity // PAGE_SIZE
@@ -104,10 +102,8 @@ class Directory:
         return self._read(file.range)[: file.size]
 
     def add(self, file: File) -> None:
-        """Add a file whose data has been written, in place of one with the same name.
-
-        Raises PotashError where the directory is full, or for what is no name.
-        """
+        """Add a file whose data has been written, in place of one with the same name. Raises
+        PotashError where the directory is full, or for what is no name."""
         require_name(file.name)
         self._save({**self.files, file.name: file})
 

@@ -136,12 +136,9 @@ class Fleet:
     def put(
         self, dataset: str, paths: Iterable[str | Path], *, progress: Progress = silent
     ) -> Dataset:
-        """Copy files to the drives, in turn, as the shards of a data set; an older one of that
-        name is removed.
-
-        Raises PotashError where a drive is missing or has no room, and OSError for files that
-        cannot be read.
-        """
+        """Copy files to the drives, in turn, as the shards of a data set; an older one of that name
+        is removed. Raises PotashError where a drive is missing or has no room, and OSError for
+        files that cannot be read."""
         files = [Path(path) for path in paths]
         names = [f"{dataset}/{path.name}" for path in files]
         for name in names:
@@ -176,10 +173,8 @@ class Fleet:
         return self.dataset(dataset)
 
     def get(self, dataset: str, folder: str | Path, *, progress: Progress = silent) -> Dataset:
-        """Copy the files of a data set to a folder.
-
-        Raises PotashError where shards are missing, and OSError where they cannot be written.
-        """
+        """Copy the files of a data set to a folder. Raises PotashError where shards are missing,
+        and OSError where they cannot be written."""
         from potash.fleet import work
 
         found = self.complete(dataset)
@@ -287,10 +282,8 @@ class Fleet:
         timeout: float | None = None,
         progress: Progress = silent,
     ) -> Answer:
-        """Query every shard, each a table of the same columns, and combine the results.
-
-        Raises PotashError for a shard that is missing, or that cannot be queried.
-        """
+        """Query every shard, each a table of the same columns, and combine the results. Raises
+        PotashError for a shard that is missing, or that cannot be queried."""
         plan = request.plan(Output.NONE, ALL)
         with self.run_plan(dataset, plan, timeout=timeout, progress=progress) as answer:
             answer.read()
@@ -304,10 +297,8 @@ class Fleet:
         timeout: float | None = None,
         progress: Progress = silent,
     ) -> combining.Combined:
-        """Run a plan on every shard, as `query` does; the answer has the plan's output.
-
-        Raises InvalidQuery for aggregates that cannot be combined, and what `query` raises.
-        """
+        """Run a plan on every shard, as `query` does; the answer has the plan's output. Raises
+        InvalidQuery for aggregates that cannot be combined, and what `query` raises."""
         combining.require_engine()
         drives, host = combining.split(plan)
         parts = self.run_shards(self.complete(dataset), drives, timeout=timeout, progress=progress)
@@ -321,10 +312,8 @@ class Fleet:
         timeout: float | None = None,
         progress: Progress = silent,
     ) -> list[combining.Part]:
-        """The results of a plan on each shard that there is, which are not combined.
-
-        Raises PotashError for a shard that cannot be queried.
-        """
+        """The results of a plan on each shard that there is, which are not combined. Raises
+        PotashError for a shard that cannot be queried."""
         from potash.fleet import work
 
         futures = [

@@ -87,10 +87,8 @@ def _interrupted_later() -> Iterator[None]:
 def cluster(
     carry_out: Callable[[_Task], _Outcome], address: str
 ) -> Iterator[Workers[_Task, _Outcome]]:
-    """The workers of the Dask scheduler at `address`, which must have Potash installed.
-
-    Raises PotashError where there is no such scheduler, or no Dask.
-    """
+    """The workers of the Dask scheduler at `address`, which must have Potash installed. Raises
+    PotashError where there is no such scheduler, or no Dask."""
     with connected(address) as client:
 
         def work(tasks: Sequence[_Task]) -> Iterator[tuple[int, _Outcome]]:

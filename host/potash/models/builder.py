@@ -61,8 +61,7 @@ class Tensor(NamedTuple):
 
 class GraphBuilder:
     """A model with one graph. Operators that compute take the quantisation of their output; those
-    that only move or choose values have their input's.
-    """
+    that only move or choose values have their input's."""
 
     def __init__(self, description: str) -> None:
         self._writer = ModelBuilder(description)
@@ -95,8 +94,7 @@ class GraphBuilder:
         depthwise: bool = False,
     ) -> Tensor:
         """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O; or DEPTHWISE_CONV_2D, with weights
-        1×h×w×O, O a multiple of I, whose scales are along the last axis (3).
-        """
+        1×h×w×O, O a multiple of I, whose scales are along the last axis (3)."""
         channels = weights.shape[3 if depthwise else 0]
         code, options = Code.CONV_2D, schema.Conv2DOptionsT()
         if depthwise:

@@ -63,8 +63,7 @@ class Network(NamedTuple):
 
 class Conv(NamedTuple):
     """One convolution of a square image, with `padding` zeroes around it by a PAD; with None the
-    padding is SAME.
-    """
+    padding is SAME."""
 
     size: int
     channels: int
@@ -131,8 +130,7 @@ def conv_conv_add(seed: int = 0, progress: Progress = silent) -> bytes:
 
 def resnet18(seed: int = 0, progress: Progress = silent) -> bytes:
     """ResNet-18 for 224x224 pictures. Where a stride meets padding, the padding is a PAD, even on
-    all sides, as in what is converted from PyTorch; else SAME is the same.
-    """
+    all sides, as in what is converted from PyTorch; else SAME is the same."""
     layers = Layers("resnet18", seed, progress)
     x = _photographs(layers)
     x = layers.conv2d(layers.pad(x, 3), 64, 7, stride=2, padding=Padding.VALID, activation=RELU)

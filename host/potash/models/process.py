@@ -24,10 +24,8 @@ _OK, _REFUSED, _FAILED = range(3)
 
 
 def isolated(function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """Call a module's function in a separate process, and return its result.
-
-    Raises PotashError if the function does, and if the process ends without a result.
-    """
+    """Call a module's function in a separate process, and return its result. Raises PotashError if
+    the function does, and if the process ends without a result."""
     with subprocess.Popen(
         [sys.executable, "-c", _CHILD],
         stdin=subprocess.PIPE,

@@ -71,8 +71,7 @@ def fetch(name: str) -> bytes:
 
 def in_int8(name: str, calibration: Sequence[tuple[str, bytes]] = ()) -> bytes:
     """A network in int8, with the scales of `calibration` as `quantize` takes it; without, of
-    random samples from 0 to 1, the same each time. Raises PotashError, ModelError.
-    """
+    random samples from 0 to 1, the same each time. Raises PotashError, ModelError."""
     model = fetch(name)
     if name.startswith(INT8):
         return model

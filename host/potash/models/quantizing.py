@@ -110,8 +110,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
 
 def _widen(ranges: dict[str, dict[str, Any]], seen: dict[str, dict[str, Any]]) -> None:
     """Let ranges hold what has been seen. Several samples at once would be averaged, which cuts off
-    the extremes of most.
-    """
+    the extremes of most."""
     for name, values in seen.items():
         known = ranges.setdefault(name, dict(values))
         for bound, choose in (("min", np.minimum), ("max", np.maximum)):

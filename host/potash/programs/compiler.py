@@ -216,9 +216,7 @@ class Built(NamedTuple):
 
 def find_compiler(name: str | None = None) -> Compiler:
     """The compiler `name`, or the one that the environment names, or the best of this machine.
-
-    Raises PotashError where there is none.
-    """
+    Raises PotashError where there is none."""
     name = name or os.environ.get(VARIABLE)
     if name not in (None, ZIGLANG):
         path = shutil.which(name)
@@ -274,10 +272,8 @@ def build(
     defines: Sequence[str] = (),
     cpu: str | None = None,
 ) -> Built:
-    """Compile `source`, link it as the drive would, and leave its object file in `output`.
-
-    Raises BuildError, and PotashError where `output` cannot be written.
-    """
+    """Compile `source`, link it as the drive would, and leave its object file in `output`. Raises
+    BuildError, and PotashError where `output` cannot be written."""
     flags = [*FLAGS, *(f"-D{define}" for define in defines), *(f"-I{path}" for path in includes)]
     try:
         folder = tempfile.TemporaryDirectory(prefix=".potash-build-", dir=output.parent)

@@ -42,10 +42,8 @@ def execute(
     engine: Engine | Execute = Engine.INTERPRETER,
     show: Callable[[str], None],
 ) -> Ran:
-    """Run `program` with `data` as its input; `show` gets what it prints.
-
-    Raises Fault, ProgramError and EngineUnavailable.
-    """
+    """Run `program` with `data` as its input; `show` gets what it prints. Raises Fault,
+    ProgramError and EngineUnavailable."""
     input_size = max(BUFFER_SIZE, len(data))
     layout = bpf.buffer_layout(input_size, output_size, frame_size)
     memory = reserve.allocate(layout.size)  # what is never touched costs nothing

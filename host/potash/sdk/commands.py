@@ -186,9 +186,7 @@ class Commands:
 
     def active_namespaces(self, csi: CommandSet | None = None) -> list[int]:
         """Identifiers of the active namespaces, ascending; those of one command set if it is named.
-
-        Raises CommandFailed (Invalid Field) for a command set that the controller lacks.
-        """
+        Raises CommandFailed (Invalid Field) for a command set that the controller lacks."""
         one_set = csi is not None
         cns = Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST if one_set else Cns.ACTIVE_NAMESPACE_LIST
         found: list[int] = []
@@ -214,11 +212,8 @@ class Commands:
 
     def traffic(self, since: TrafficLog | None = None) -> TrafficLog:
         """Commands and bytes moved: since the device has started, or since an earlier result, and
-        then with the completions in modelled time since that, 1024 at most.
-
-        Raises DeviceMisbehaved for another page, and CommandFailed (Invalid Log Page) by a drive
-        without this extension.
-        """
+        then with the completions in modelled time since that, 1024 at most. Raises DeviceMisbehaved
+        for another page, and CommandFailed (Invalid Log Page) by a drive without this extension."""
         length = HEADER_SIZE if since is None else PAGE_SIZE
         try:
             log = TrafficLog.decode(self.log_page(TRAFFIC_LOG_PAGE, length))
@@ -227,11 +222,9 @@ class Commands:
         return log if since is None else log.since(since)
 
     def placement_log(self) -> PlacementLog:
-        """The log page on placement handles, an extension: the bytes of each.
-
-        Raises DeviceMisbehaved for another page, and CommandFailed (Invalid Log Page) by a drive
-        without flexible data placement.
-        """
+        """The log page on placement handles, an extension: the bytes of each. Raises
+        DeviceMisbehaved for another page, and CommandFailed (Invalid Log Page) by a drive without
+        flexible data placement."""
         try:
             return PlacementLog.decode(self.log_page(LogPage.PLACEMENT_HANDLES, PLACEMENT_LOG_SIZE))
         except PlacementLogError as error:
@@ -303,10 +296,8 @@ class Commands:
 
 
 def pieces_of(total: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Start and size of the pieces, none larger than `limit`, that make up `total`.
-
-    Raises InvalidRequest for a negative total.
-    """
+    """Start and size of the pieces, none larger than `limit`, that make up `total`. Raises
+    InvalidRequest for a negative total."""
     if total < 0:
         raise InvalidRequest(f"{total} is not a length; give one of 0 or more")
     for start in range(0, total, limit):

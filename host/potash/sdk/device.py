@@ -81,9 +81,7 @@ class Device(Commands):
 
     def kv_namespace(self, nsid: int | None = None) -> KeyValueNamespace:
         """The key value namespace with an identifier, or the first: a mapping of bytes to bytes.
-
-        Raises DeviceNotFound.
-        """
+        Raises DeviceNotFound."""
         from potash.sdk.kv_namespace import KeyValueNamespace
 
         return KeyValueNamespace(self, self._first_of(CommandSet.KEY_VALUE, nsid))
@@ -136,11 +134,8 @@ class Device(Commands):
         self.namespace().flush()
 
     def accelerators(self) -> list[Accelerator]:
-        """The accelerators of this device.
-
-        Raises CommandFailed (Invalid Command Opcode) if the device has no accelerators, and
-        DeviceMisbehaved for invalid data.
-        """
+        """The accelerators of this device. Raises CommandFailed (Invalid Command Opcode) if the
+        device has no accelerators, and DeviceMisbehaved for invalid data."""
         try:
             length = identify_length(self._identify_accelerators(IDENTIFY_HEADER_DWORDS))
             data = self._identify_accelerators(dwords(min(length, self.max_transfer)))

@@ -81,10 +81,8 @@ class Volume(NamedTuple):
 
 
 def extents_of(fd: int, ioctl: Ioctl = fcntl.ioctl) -> list[Extent]:
-    """All extents of an open file, in order; what was written to it is on the drive first.
-
-    Raises OSError if the file system does not support it.
-    """
+    """All extents of an open file, in order; what was written to it is on the drive first. Raises
+    OSError if the file system does not support it."""
     found: list[Extent] = []
     while True:
         start = found[-1].logical + found[-1].length if found else 0

@@ -157,10 +157,8 @@ def parse(text: str) -> Fault:
 
 
 def read_table(table: Mapping[str, object]) -> list[Fault]:
-    """The faults of a TOML document: [[fault]] tables with `on` and the words as keys.
-
-    Raises InvalidRequest.
-    """
+    """The faults of a TOML document: [[fault]] tables with `on` and the words as keys. Raises
+    InvalidRequest."""
     entries = table.get("fault", [])
     if set(table) - {"fault"} or not isinstance(entries, list):
         raise InvalidRequest("a file of faults has [[fault]] tables and nothing else")

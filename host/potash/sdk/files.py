@@ -26,10 +26,8 @@ PIECE = 1 << 20
 
 
 class FileInPlace:
-    """A file that is read in place: its pages, and a check whether they have changed.
-
-    Raises InvalidRequest for a file that is not on a file system of the device's namespace.
-    """
+    """A file that is read in place: its pages, and a check whether they have changed. Raises
+    InvalidRequest for a file that is not on a file system of the device's namespace."""
 
     def __init__(self, path: Path, device: Commands) -> None:
         volume = _volume(path, device)

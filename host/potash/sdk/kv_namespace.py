@@ -70,11 +70,8 @@ class KeyValueNamespace(AnyNamespace, MutableMapping[bytes, bytes]):
         must_not_exist: bool = False,
         uncompressed: bool = False,
     ) -> None:
-        """Store a value, in place of any that the key has.
-
-        Raises KeyError for a key that does not exist and `must_exist`, and CommandFailed (Key
-        Exists) for one that `must_not_exist`.
-        """
+        """Store a value, in place of any that the key has. Raises KeyError for a key that does not
+        exist and `must_exist`, and CommandFailed (Key Exists) for one that `must_not_exist`."""
         view = memoryview(value).cast("B")
         command = _command(
             key,

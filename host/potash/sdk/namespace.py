@@ -38,10 +38,8 @@ class Namespace(AnyNamespace):
 
     @cached_property
     def _protected(self) -> bool:
-        """True if blocks have metadata, which the drive inserts and strips.
-
-        Raises InvalidRequest for metadata that is more than protection information.
-        """
+        """True if blocks have metadata, which the drive inserts and strips. Raises InvalidRequest
+        for metadata that is more than protection information."""
         found = self.identify()
         index = found.format_index_upper << 4 | found.format_index
         size = found.lbaf[index].ms

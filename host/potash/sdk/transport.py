@@ -46,11 +46,9 @@ class PendingCommand(Protocol):
         """True if `result` returns or raises without waiting."""
 
     def result(self) -> Completion:
-        """Wait for the command to complete; a second call gives the same again.
-
-        Raises CommandFailed for an error status, CommandTimeout, and DeviceGone when the device
-        is lost.
-        """
+        """Wait for the command to complete; a second call gives the same again. Raises
+        CommandFailed for an error status, CommandTimeout, and DeviceGone when the device is
+        lost."""
 
 
 class Ended(NamedTuple):
@@ -115,9 +113,7 @@ class Transport(Protocol):
 
     def await_event(self, timeout: float) -> int | None:
         """Dword 0 of the next asynchronous event; None when none has come after `timeout` seconds.
-
-        Raises the errors of commands. Only if `reports_events`.
-        """
+        Raises the errors of commands. Only if `reports_events`."""
 
     def reset(self) -> None:
         """Reset the controller and make it ready again."""

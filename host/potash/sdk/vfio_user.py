@@ -182,10 +182,8 @@ class VfioUserTransport:
         return False
 
     def _advance(self, until: int) -> None:
-        """Let the drive's clock go on to a time, or for 0 to its next completion.
-
-        Raises CommandFailed (Invalid Command Opcode) by a drive whose clock needs no host.
-        """
+        """Let the drive's clock go on to a time, or for 0 to its next completion. Raises
+        CommandFailed (Invalid Command Opcode) by a drive whose clock needs no host."""
         controller = self._opened()
         words = until & 0xFFFF_FFFF, until >> 32, controller.heads, 0, 0, 0
         entry = controller.execute(admin_command(ClockOpcode.ADVANCE, 0, words), self.timeout)
@@ -210,9 +208,7 @@ class VfioUserTransport:
 
     def attach(self, path: str, state: bytes | None = None) -> None:
         """Continue with the device at the socket `path`, with a given state or the one that it has.
-
-        Raises DeviceNotFound, DeviceGone and DeviceMisbehaved.
-        """
+        Raises DeviceNotFound, DeviceGone and DeviceMisbehaved."""
         with ExitStack() as resources, _device_errors():
             client = resources.enter_context(attached(path))
             client.dma_map(BASE_ADDRESS, len(self.memory), self.memory.shared.fd)
@@ -314,10 +310,8 @@ def open_vfio_user(
     io_queues: int = 1,
     clock: HostClock | None = None,
 ) -> VfioUserTransport:
-    """Connect to the device at the socket `path`, and enable its controller.
-
-    Raises DeviceNotFound when no device listens; what was opened is released on any error.
-    """
+    """Connect to the device at the socket `path`, and enable its controller. Raises DeviceNotFound
+    when no device listens; what was opened is released on any error."""
     with ExitStack() as resources:
         client = resources.enter_context(attached(path))
         memory = DriverMemory(queue_depth)
@@ -375,10 +369,8 @@ def attached(path: str) -> Iterator[Client]:
 
 
 def require_free(path: str) -> None:
-    """Check that a device listens at `path` and takes a client.
-
-    Raises DeviceNotFound where there is none, or it has a client already.
-    """
+    """Check that a device listens at `path` and takes a client. Raises DeviceNotFound where there
+    is none, or it has a client already."""
     with attached(path):
         pass
 

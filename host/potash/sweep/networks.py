@@ -55,10 +55,7 @@ class Network(NamedTuple):
 
 
 def network(name: str) -> Network:
-    """ResNet-18, a layer of it, or the model in a file that ends in .tflite.
-
-    Raises PotashError.
-    """
+    """ResNet-18, a layer of it, or the model in a file that ends in .tflite. Raises PotashError."""
     if name == "resnet18":
         return Network(name, {one.shape: one.times for one in LAYERS.values() if one.times}, {})
     if name in LAYERS:
@@ -86,10 +83,8 @@ def network(name: str) -> Network:
 
 
 def of_model(name: str, model: bytes) -> Network:
-    """The network of a TensorFlow Lite model that `validate` has taken.
-
-    Raises ModelError where a convolution contradicts itself, ScheduleError where it has no output.
-    """
+    """The network of a TensorFlow Lite model that `validate` has taken. Raises ModelError where a
+    convolution contradicts itself, ScheduleError where it has no output."""
     tables = schema.ModelT.InitFromPackedBuf(model, 0)
     codes = [max(one.builtinCode, one.deprecatedBuiltinCode) for one in tables.operatorCodes or ()]
     shapes: Counter[Conv2d] = Counter()

@@ -73,10 +73,8 @@ _AT_ONCE = 1 << 20
 
 
 def drive(name: str, chosen: Policies | None = None) -> Drive:
-    """An empty drive of a built-in profile or of one in a TOML file.
-
-    Raises TimingError for a profile that is none, PolicyError for an allocation policy that fails.
-    """
+    """An empty drive of a built-in profile or of one in a TOML file. Raises TimingError for a
+    profile that is none, PolicyError for an allocation policy that fails."""
     return Drive(profile(name), chosen)
 
 
@@ -103,10 +101,8 @@ def profile(name: str, slc: int | None = None, over_provisioning: int | None = N
 
 
 def policies(names: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, which is deprecated: see docs/ftl.md.
-
-    Raises TimingError for what is none.
-    """
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, which is deprecated: see docs/ftl.md. Raises
+    TimingError for what is none."""
     with _said():
         return named.policies(names)
 

@@ -168,10 +168,8 @@ def _section(options: Mapping[str, str]) -> str:
 
 
 def read(paths: Iterable[Path]) -> list[Measurement]:
-    """The measurements in files of fio's JSON output, but those of jobs that only prepare.
-
-    Raises TimingError for what is none, and for a job that failed or is there twice.
-    """
+    """The measurements in files of fio's JSON output, but those of jobs that only prepare. Raises
+    TimingError for what is none, and for a job that failed or is there twice."""
     found: dict[str, Measurement] = {}
     whence: dict[str, Path] = {}
     for path in paths:

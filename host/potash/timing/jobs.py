@@ -50,10 +50,8 @@ def capacity(profile: Profile, spare: float) -> int:
 
 
 class Model:
-    """A modelled drive on which jobs run one after the other.
-
-    Raises ProfileError for a profile that no drive can have.
-    """
+    """A modelled drive on which jobs run one after the other. Raises ProfileError for a profile
+    that no drive can have."""
 
     def __init__(self, profile: Profile, jobs: Sequence[Job], samples: int) -> None:
         """`jobs` are those that will run: there is flash for them without garbage collection.

@@ -67,9 +67,7 @@ class Trace(NamedTuple):
 
 def load(path: Path, logical_pages: int, faster: float = 1.0) -> Trace:
     """The requests of a trace, as they arrive on a drive of so many pages; `faster` divides times.
-
-    Raises TimingError for what is no trace.
-    """
+    Raises TimingError for what is no trace."""
     try:
         form, lines = _read(path)
         if not len(lines):

@@ -67,10 +67,8 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self, progress: Progress = silent) -> Iterator[None]:
-        """Lock the folder for building; waits for another process that holds the lock.
-
-        Raises PackagesUnavailable where the folder is not this user's, or cannot be used.
-        """
+        """Lock the folder for building; waits for another process that holds the lock. Raises
+        PackagesUnavailable where the folder is not this user's, or cannot be used."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.root.parent, self.root):

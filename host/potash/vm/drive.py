@@ -71,10 +71,8 @@ def device_process(
 
 
 def require_listening(output: IO[bytes], said: IO[bytes], *, verbose: bool) -> None:
-    """Wait until a device has reported in `output` that it listens.
-
-    Raises PotashError if it ends, or does not within the limit; what it `said` is the reason.
-    """
+    """Wait until a device has reported in `output` that it listens. Raises PotashError if it ends,
+    or does not within the limit; what it `said` is the reason."""
     if not _listens(output, said):
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()

@@ -14,11 +14,9 @@ UP = ".."
 
 
 def unpack(archive: tarfile.TarFile, place: Path) -> None:
-    """Extract files, folders and links inside `place`. They belong to this process's user.
-
-    Raises OSError, and tarfile.TarError when anything in the archive is something else or
-    elsewhere; nothing has been extracted then.
-    """
+    """Extract files, folders and links inside `place`. They belong to this process's user. Raises
+    OSError, and tarfile.TarError when anything in the archive is something else or elsewhere;
+    nothing has been extracted then."""
     members = archive.getmembers()
     links = {PurePosixPath(member.name) for member in members if member.issym()}
     for member in members:

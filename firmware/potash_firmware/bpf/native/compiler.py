@@ -90,10 +90,7 @@ def assembly(code: bytes, entry: int, *, by_kind: bool = False) -> str:
 
 def compile_program(code: bytes, entry: int, by_kind: bool = False) -> bytes:
     """An object file that exports the function at `entry`; with `by_kind`, it counts instructions
-    by kind.
-
-    Raises EngineUnavailable.
-    """
+    by kind. Raises EngineUnavailable."""
     try:
         text = assembly(code, entry, by_kind=by_kind)
         return compile_assembly(text, _MEMORY_FUNCTIONS | DIVISIONS)

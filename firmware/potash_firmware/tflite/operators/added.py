@@ -113,10 +113,8 @@ def why_failed(error: Exception) -> str:
 
 def checked(node: Node, found: object, config: Config) -> Lowering | Refusal:
     """Check the result of another package's operator for a node. Functions of the lowering raise
-    OperatorError if they fail, or leave any part of the output as it was.
-
-    Raises TypeError for what is neither a Lowering nor a Refusal.
-    """
+    OperatorError if they fail, or leave any part of the output as it was. Raises TypeError for what
+    is neither a Lowering nor a Refusal."""
     if isinstance(found, Refusal):
         return found
     if not isinstance(found, Lowering):

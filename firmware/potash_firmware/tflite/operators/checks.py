@@ -20,8 +20,7 @@ def tensors(
     types: Mapping[int, int] = INT8,
 ) -> tuple[list[Tensor], Tensor]:
     """The first `activations` inputs of a node (all where it is not given), and its output: of one
-    of the `types`, with one scale each. `counts` are the numbers of inputs that `what` may have.
-    """
+    of the `types`, with one scale each. `counts` are the numbers of inputs that `what` may have."""
     if len(node.inputs) not in counts or len(node.outputs) != 1 or node.outputs[0] is None:
         raise Refusal(f"{what} has other inputs and outputs than it should")
     sources = [quantized(tensor, types) for tensor in node.inputs[:activations]]

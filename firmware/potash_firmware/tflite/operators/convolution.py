@@ -99,9 +99,7 @@ def scales_of(weights: Tensor, channels: int, axis: int) -> tuple[float, ...]:
 
 def multipliers(its: Operands, scales: Sequence[float]) -> list[Multiplier]:
     """Multipliers as in `PopulateConvolutionQuantizationParams` (`kernel_util.cc`), from doubles.
-
-    Raises QuantizationError.
-    """
+    Raises QuantizationError."""
     return [quantize_multiplier(its.source.scale * scale / its.output.scale) for scale in scales]
 
 
@@ -188,10 +186,7 @@ _SETTLED = Multiplier(1 << 30, -7)
 
 
 def epilogue(its: Operands, products: Products, activation: int, rounding: Rounding) -> Steps:
-    """The steps after the products.
-
-    Raises Refusal, QuantizationError.
-    """
+    """The steps after the products. Raises Refusal, QuantizationError."""
     weights, bias, multipliers, reach = products
     sums = weights.reshape(len(weights), -1).sum(axis=1, dtype=np.int64)
     values = bias - its.source.zero_point * sums
@@ -217,10 +212,8 @@ def lowering(
     margin: Margin = NO_MARGIN,
 ) -> Lowering:
     """A convolution, `what`, of the image with that margin around it. `pack` gives the weights as
-    the core reads them, `layouts` are those of the image and of the output.
-
-    Raises Refusal where no tiling fits.
-    """
+    the core reads them, `layouts` are those of the image and of the output. Raises Refusal where no
+    tiling fits."""
     check_size(shape, steps, settings, what)
 
     def run(builder: Builder, image: Surface, output: Surface) -> None:

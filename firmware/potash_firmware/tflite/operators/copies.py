@@ -75,10 +75,7 @@ def _pad_channels(
     node: Node, settings: Settings, source: Tensor, output: Tensor, margin: Margin, before: int
 ) -> Lowering:
     """PAD with `before` channels and others behind, and around images: a product with weights of
-    one and zero, which is exact, so that no scaling follows.
-
-    Raises Refusal, ScheduleError.
-    """
+    one and zero, which is exact, so that no scaling follows. Raises Refusal, ScheduleError."""
     image = Layout.image(source.shape)
     images, height, width, channels = image.sizes
     outputs = output.shape[-1]

@@ -87,10 +87,8 @@ def lowering(
     layout: Layout | None = None,
 ) -> Lowering:
     """The operator that `emit` appends, which is called once for each assignment of inputs to
-    planes, on tensors in any layout or in the given one.
-
-    Raises Refusal where there is no room for the steps, and what `emit` raises.
-    """
+    planes, on tensors in any layout or in the given one. Raises Refusal where there is no room for
+    the steps, and what `emit` raises."""
     config = settings.config
     known: dict[tuple[tuple[int, ...], int | None], Steps] = {}
 

@@ -94,10 +94,8 @@ def _scale_down(
     steps: Steps, scale: Scale, slope: float, arguments: Values, scratch: Sequence[Plane]
 ) -> None:
     """Append the steps that scale the tile, which holds one of `arguments` (in ascending order),
-    and clamp it; `slope`, which is positive, is the approximate factor.
-
-    Raises QuantizationError as `requantize` does.
-    """
+    and clamp it; `slope`, which is positive, is the approximate factor. Raises QuantizationError as
+    `requantize` does."""
     levels = scale.clamped(arguments[:, None])[:, 0]
     line = lines.fit((slope,), (arguments,), levels)
     if line is not None:

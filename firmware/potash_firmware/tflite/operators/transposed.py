@@ -120,7 +120,6 @@ def lower(node: Node, settings: Settings) -> Lowering:
 
 def _products(its: Operands, down: Places, across: Places, channels: int) -> Products:
     """The products of the convolution, whose outputs are `channels` for each pair of remainders.
-
     Raises Refusal, QuantizationError."""
     outputs, height, width, inputs = its.weights.shape
     scales = convolution.scales_of(its.weights, outputs, 0)

@@ -86,10 +86,8 @@ class Variables(NamedTuple):
 
 
 def read(model: Table) -> Variables | None:
-    """Accesses of a valid `schema.Model` to variables; None if it reads none.
-
-    Raises ModelError if it is not known which variable an operator means.
-    """
+    """Accesses of a valid `schema.Model` to variables; None if it reads none. Raises ModelError if
+    it is not known which variable an operator means."""
     with reading():
         return _read(model)
 
@@ -184,11 +182,9 @@ class Assigned(NamedTuple):
 
 
 def assigned(model: bytes) -> tuple[Assigned, ...]:
-    """Assignments of a valid model to the variables that it reads.
-
-    Raises ModelError if a variable is known to be read as a tensor of another size, or if it is not
-    known which variable is read.
-    """
+    """Assignments of a valid model to the variables that it reads. Raises ModelError if a variable
+    is known to be read as a tensor of another size, or if it is not known which variable is
+    read."""
     its = schema.Model.GetRootAs(model, 0)
     variables = read(its)
     if variables is None:

@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 
 
 def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
-    """A function from a clock to the object that stops the guest; None if nothing stops it.
-
-    Raises PotashError for a socket that is no monitor, and for options that contradict each other.
-    """
+    """A function from a clock to the object that stops the guest; None if nothing stops it. Raises
+    PotashError for a socket that is no monitor, and for options that contradict each other."""
     if section.mode != MODELLED:
         return None
     if section.monitor is None:
@@ -169,10 +167,8 @@ def require_scheduler(section: TimeSection, settings: RpuSettings) -> None:
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
-    """Keep the state of the modelled drive beside the media, if there are both.
-
-    Raises PotashError where it cannot be written.
-    """
+    """Keep the state of the modelled drive beside the media, if there are both. Raises PotashError
+    where it cannot be written."""
     if timing is None or media.time_state is None:
         return
     from potash_firmware.ftl.custom import CustomFtl

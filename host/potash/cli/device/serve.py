@@ -292,10 +292,8 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
 
 
 def _with_memory_bar(settings: DeviceSettings, drive: Drive) -> DeviceSettings:
-    """The settings of a drive whose first memory is in a BAR.
-
-    Raises PotashError where there is no such memory, or it has a size that no BAR has.
-    """
+    """The settings of a drive whose first memory is in a BAR. Raises PotashError where there is no
+    such memory, or it has a size that no BAR has."""
     memories = (shape.size for shape in drive.shapes.values() if shape.csi == CommandSet.MEMORY)
     size = next(memories, None)
     if size is None:

@@ -248,10 +248,8 @@ run_time_option = click.option(
 
 
 def program_of(path: Path, run_time: str | None = None) -> bytes:
-    """The object file, which declares a run time if one is given.
-
-    Raises PotashError where it has to be built and cannot be, or cannot declare that.
-    """
+    """The object file, which declares a run time if one is given. Raises PotashError where it has
+    to be built and cannot be, or cannot declare that."""
     image = _built(path)
     if run_time is None:
         return image
