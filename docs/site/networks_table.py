@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from potash.bench.models import measure
-from potash.bench.report import Result
+from potash.bench.report import Result, Settings
 from potash.models.public import PUBLIC
 
 PAGE = Path(__file__).parents[1] / "models.md"
@@ -27,7 +27,7 @@ def main() -> None:
     """Replace the rows of the table."""
     rows = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
     for name in sorted(PUBLIC):
-        found = list(measure([name], PAGE, PAIRS, lambda label, share: None, print))
+        found = list(measure(Settings([name], print, PAIRS), lambda label, share: None))
         if found:
             rows.append(row(name, found))
             print(rows[-1], flush=True)

@@ -120,10 +120,11 @@ def test_a_model_that_gives_something_else_ends_the_measurement(
         return Inference(bytes(len(found.output)), found.streams, found.parameters)
 
     monkeypatch.setattr("potash.bench.models.infer", wrong)
+    settings = report.Settings(["add-200007"], pytest.fail, 1)
     with pytest.raises(
         PotashError, match="add-200007 does not give what TensorFlow Lite's reference"
     ):
-        list(models.measure(["add-200007"], ROOT, 1, lambda text, share: None, pytest.fail))
+        list(models.measure(settings, lambda text, share: None))
 
 
 def test_an_idle_core_leaves_its_memory_alone() -> None:

@@ -19,6 +19,7 @@ from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.stream import decode_stream
 from potash_firmware.vta_runtime.schedules import Tile
 
+ONE = report.Settings(["C2"], pytest.fail, 1)
 SMALL = {
     "convolution": lambda: scheduled.scheduled(
         Layer(8, 32, 3, 1, 64, 1).shape, Tile(4, 8, out_blocks=2, in_blocks=2, taps=(3, 3))
@@ -134,7 +135,7 @@ def test_a_result_that_is_wrong_ends_the_measurement(monkeypatch: pytest.MonkeyP
     wrong = scheduled.Stream(right.code, right.image, right.products, right.output, b"")
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(lambda: wrong)})
     with pytest.raises(PotashError, match="C2 does not leave what numpy says"):
-        list(vta.measure(["C2"], 1, lambda text, share: None))
+        list(vta.measure(ONE, lambda text, share: None))
 
 
 def test_the_baseline_is_the_processor_s_best_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ def test_the_baseline_is_the_processor_s_best_instruction(monkeypatch: pytest.Mo
     monkeypatch.setattr(vta, "_peak", lambda: 1e6)
     if peak.best() is None:
         pytest.skip("this processor has no instruction to compare with")
-    throughput = next(iter(vta.measure(["C2"], 1, lambda text, share: None)))
+    throughput = next(iter(vta.measure(ONE, lambda text, share: None)))
     name = peak.PEAKS[peak.best() or 0].name
     assert throughput.baseline == Baseline(f"{name} alone", 1e6)
     assert throughput.ratio == throughput.value / 1e6

@@ -2,7 +2,7 @@
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nvme_spec import computational
 from nvme_spec.queues import SubmissionEntry
 from potash.bench.generator import MEMORY, PAGE, WITH_MEMORY, Command, generating
-from potash.bench.report import Result, alone
+from potash.bench.report import Result, Settings, alone
 from potash.programs.compiler import compiled
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress
@@ -45,16 +45,11 @@ LOADS = (
 NAMES = tuple(load.name for load in LOADS)
 
 
-def measure(
-    names: Sequence[str], times: int, seconds: float, progress: Progress
-) -> Iterator[Result]:
-    """Measure what is named, `times` for `seconds` each, on one device.
-
-    Raises:
-        PotashError: the device does not start, hangs, or fails a command, or there is no compiler
-            for BPF.
-    """
-    chosen = [load for load in LOADS if load.name in names]
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named, on one device. Raises PotashError where this does not start, hangs, or
+    fails a command, or there is no compiler for BPF."""
+    times, seconds = settings.pairs, settings.seconds
+    chosen = [load for load in LOADS if load.name in settings.names]
     with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
         source = Path(folder) / "empty.c"
         source.write_text(EMPTY)

@@ -2,7 +2,7 @@
 
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash import timing
-from potash.bench.report import Result, alone, once, paired
+from potash.bench.report import Result, Settings, alone, once, paired
 from potash.sdk.progress import Progress
 from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_device.flash.profiles import PROFILES
@@ -40,8 +40,9 @@ PLACED, READING, SIMULATING = "placement", "trace-reading", "simulate"
 NAMES = (PLACED, READING, SIMULATING)
 
 
-def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
-    """Measure what is named; speeds `pairs` times."""
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named."""
+    names, pairs = settings.names, settings.pairs
     if PLACED in names:
         progress(PLACED, 0)
         placed = _placement(2), _placement(1)

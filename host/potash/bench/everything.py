@@ -1,11 +1,11 @@
 """All benchmarks, one after another, as `potash bench all` and docs/bench.md have them."""
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from potash.bench import report
-from potash.bench.report import Machine, Result
-from potash.programs.examples import examples_folder
+from potash.bench.report import Machine, Result, Settings
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
@@ -25,121 +25,56 @@ class Figures(NamedTuple):
     benchmarks: Annotated[Sequence[Benchmark], "The benchmarks that could be run."]
 
 
-class Settings(NamedTuple):
-    """The settings of all benchmarks, as far as one has them."""
-
-    pairs: int
-    seconds: float
-    mirror: str | None
-    left_out: Callable[[str], None]
-    """Is given the reason why something is not measured."""
-
-
 Measure = Callable[[Settings, Progress], Iterator[Result]]
 
 
-def _start(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import starting
-
-    return starting.measure(starting.NAMES, settings.pairs, progress)
-
-
-def _nvme(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import generator
-
-    return generator.measure(generator.NAMES, settings.pairs, settings.seconds, progress)
+def load(module: str) -> Any:
+    """A module of this package, which has `NAMES` and `measure`, and may have `OFFERED`, all names
+    that can be measured, and `DEFAULT`, those that are. It is imported when it is needed."""
+    return importlib.import_module(f"potash.bench.{module}")
 
 
-def _nvme_guest(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import guest
-    from potash.vm import images
+def _by(module: str, **changes: Any) -> Measure:
+    """A benchmark of a module with further settings."""
 
-    found = images.prepare(progress, mirror=settings.mirror)
-    return guest.measure(found, guest.NAMES, settings.pairs, settings.seconds, progress)
-
-
-def _cp(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import computational
-
-    return computational.measure(computational.NAMES, settings.pairs, settings.seconds, progress)
-
-
-def _bpf(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import programs
-
-    include = examples_folder() / "include"
-    return programs.measure(programs.NAMES, include, settings.pairs, progress)
-
-
-def _vta(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import vta
-
-    return vta.measure(vta.NAMES, settings.pairs, progress)
-
-
-def _models(threads: int) -> Measure:
     def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
-        from potash.bench import models
-
-        names, folder = (*models.NAMES, *models.PUBLIC), examples_folder()
-        return models.measure(names, folder, settings.pairs, progress, settings.left_out, threads)
+        found = load(module)
+        names = getattr(found, "DEFAULT", found.NAMES)
+        results: Iterator[Result] = found.measure(
+            settings._replace(names=names, **changes), progress
+        )
+        return results
 
     return measure
 
 
-def _drive(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import drive_time
-
-    return drive_time.measure(drive_time.NAMES, settings.pairs, progress)
-
-
-def _fleet(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import fleet
-
-    return fleet.measure(fleet.NAMES, settings.pairs, progress)
-
-
-def _columns(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import tables
-
-    return tables.measure(tables.NAMES, settings.pairs, progress)
-
-
-def _columns_guest(settings: Settings, progress: Progress) -> Iterator[Result]:
-    from potash.bench import tables
-    from potash.vm import images
-
-    found = images.prepare(progress, mirror=settings.mirror)
-    return tables.measure_in_guest(found, tables.NAMES, settings.pairs, progress)
-
-
 BENCHMARKS: Mapping[str, Measure] = {
-    "start": _start,
-    "nvme": _nvme,
-    "nvme --guest": _nvme_guest,
-    "cp": _cp,
-    "bpf": _bpf,
-    "vta": _vta,
-    "model": _models(1),
-    "model --threads 2": _models(2),
-    "drive": _drive,
-    "fleet": _fleet,
-    "columns": _columns,
-    "columns --guest": _columns_guest,
+    "start": _by("starting"),
+    "nvme": _by("generator"),
+    "nvme --guest": _by("guest"),
+    "cp": _by("computational"),
+    "bpf": _by("programs"),
+    "vta": _by("vta"),
+    "model": _by("models"),
+    "model --threads 2": _by("models", threads=2),
+    "drive": _by("drive_time"),
+    "fleet": _by("fleet"),
+    "columns": _by("tables"),
+    "columns --guest": _by("tables", guest=True),
 }
-"""All of them by the rest of their commands. Each imports what it needs when it runs."""
+"""All of them by the rest of their commands."""
 
 
-def measure(names: Sequence[str], settings: Settings, progress: Progress) -> Figures:
-    """Measure what is named. A benchmark that cannot run is left out, with the reason."""
+def measure(settings: Settings, progress: Progress) -> Figures:
+    """Measure the benchmarks that are named. One that cannot run is left out, with the reason."""
     found = []
-    for name in names:
+    for name in settings.names:
         try:
             found.append(
                 Benchmark(
                     name,
                     f"potash bench {name}",
-                    list(BENCHMARKS[name](settings, _within(name, names, progress))),
+                    list(BENCHMARKS[name](settings, _within(name, settings.names, progress))),
                 )
             )
         except (PotashError, ModuleNotFoundError) as error:

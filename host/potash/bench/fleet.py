@@ -3,10 +3,10 @@
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from potash.bench.report import Result, alone
+from potash.bench.report import Result, Settings, alone
 from potash.fleet import Drive, Fleet, Totals, cluster
 from potash.programs.examples import Example
 from potash.sdk import INPUT_LENGTH
@@ -23,8 +23,9 @@ LARGE = 1000
 """Drives of the fleet that is calculated."""
 
 
-def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
     """Measure the named ones of NAMES; `fleet-1000` is calculated from the cost of a task."""
+    names, pairs = settings.names, settings.pairs
     for count in DRIVES:
         if f"grep-{count}" in names:
             progress(f"grep on {count} drives", None)

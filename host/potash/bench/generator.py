@@ -31,7 +31,7 @@ from nvme_spec.ranges import BlockSourceRange, CopyFormat
 from nvme_spec.registers import doorbell_offset
 from potash.bench.drives import SIZE, filled, random_bytes
 from potash.bench.processors import RESOLUTION, family_time
-from potash.bench.report import Result, alone, paired
+from potash.bench.report import Result, Settings, alone, paired
 from potash.configuration import Configuration
 from potash.devices import serving
 from potash.namespace_sections import NamespaceSection
@@ -381,15 +381,11 @@ LOADS = (
 NAMES = tuple(load.name for load in LOADS)
 
 
-def measure(
-    names: Sequence[str], times: int, seconds: float, progress: Progress
-) -> Iterator[Result]:
-    """Measure what is named, `times` for `seconds` each, and its baseline by itself.
-
-    Raises:
-        PotashError: the device does not start, hangs, or fails a command.
-    """
-    chosen = [load for load in LOADS if load.name in names]
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named, and its baseline by itself. Raises PotashError where the device does
+    not start, hangs, or fails a command."""
+    times, seconds = settings.pairs, settings.seconds
+    chosen = [load for load in LOADS if load.name in settings.names]
     for index, load in enumerate(chosen):
         runs: list[tuple[LoadResult, LoadResult]] = []
         qids = range(1, load.queues + 1)

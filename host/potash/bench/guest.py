@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from potash.bench.drives import SIZE, WORKLOADS, Workload, filled
 from potash.bench.processors import Followed, Meter, process_time, thread_time
-from potash.bench.report import Result, paired
+from potash.bench.report import Result, Settings, paired
 from potash.configuration import Configuration
 from potash.devices import serving
 from potash.namespace_sections import NamespaceSection
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
+from potash.vm import images
 from potash.vm.defaults import MEMORY
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
@@ -45,32 +46,22 @@ def name(workload: Workload, processors: int) -> str:
 NAMES = tuple(name(workload, processors) for processors in PROCESSORS for workload in WORKLOADS)
 
 
-def measure(
-    images: GuestImages, names: Sequence[str], pairs: int, seconds: float, progress: Progress
-) -> Iterator[Result]:
-    """Measure what is named, in one guest for each number of processors.
-
-    Args:
-        names: some of `NAMES`.
-        pairs: windows of each drive.
-        seconds: length of a window.
-        progress: called with what is measured.
-
-    Raises:
-        PotashError: there is no memory for the drives, the guest does not start, or fio fails.
-    """
-    total = len(names)
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named, in one guest for each number of processors. Raises PotashError where
+    there is no memory for the drives, the guest does not start, or fio fails."""
+    found = images.prepare(progress, mirror=settings.debian_mirror)
+    names, pairs, seconds = settings.names, settings.pairs, settings.seconds
     done = 0
     for processors in PROCESSORS:
         chosen = [one for one in WORKLOADS if name(one, processors) in names]
         if not chosen:
             continue
-        with _both(images, processors) as bench:
+        with _both(found, processors) as bench:
             for workload in chosen:
                 label = name(workload, processors)
                 windows = []
                 for pair in range(pairs):
-                    progress(label, (done + pair / pairs) / total)
+                    progress(label, (done + pair / pairs) / len(names))
                     windows.append(bench.pair(workload, seconds, potash_first=pair % 2 == 0))
                 done += 1
                 yield from _results(label, workload, windows)

@@ -11,15 +11,15 @@ Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from potash.bench import first_load
-from potash.bench.report import Result, alone, median, once, paired
+from potash.bench.report import Result, Settings, alone, median, once, paired
 from potash.models import networks, public, resnet
+from potash.programs.examples import examples_folder
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vta.inference import Inference, infer
@@ -67,6 +67,7 @@ PUBLIC = (
     "wake-word-okay-nabu",
 )
 """Networks of other people, likewise, where they can be downloaded."""
+DEFAULT, OFFERED = (*NAMES, *PUBLIC), (*NAMES, *public.PUBLIC)
 
 
 class IdleCore(Core):
@@ -80,41 +81,30 @@ class IdleCore(Core):
         pass
 
 
-def measure(
-    names: Sequence[str],
-    examples: Path,
-    pairs: int,
-    progress: Progress,
-    left_out: Callable[[str], None],
-    threads: int = 1,
-) -> Iterator[Result]:
-    """Measure what is named, `pairs` times each. `examples` is the folder of the examples.
-
-    `left_out` gets a sentence for each network that cannot be downloaded, quantised or run.
-
-    Raises:
-        PotashError: a model does not give what the reference kernels do.
-    """
-    for done, name in enumerate(names):
-        progress(name, done / len(names))
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named; networks that cannot be downloaded, quantised or run are left out.
+    Raises PotashError where a model does not give what the reference kernels do."""
+    pairs = settings.pairs
+    for done, name in enumerate(settings.names):
+        progress(name, done / len(settings.names))
         if name == CALLBACK:
             # What it takes that TensorFlow Lite calls a partition, which itself has nothing to do.
             model = networks.make(SMALLEST)
             yield alone(CALLBACK, "time", "ms", _besides(model, _inputs(model), pairs))
             continue
         try:
-            model = _made(name, examples)
+            model = _made(name)
             inputs = _inputs(model)
             wanted = _run(Model(model, delegate=None, reference=True), inputs)
         except (PotashError, ModelError) as error:
-            left_out(f"{name} is left out: {error}")
+            settings.left_out(f"{name} is left out: {error}")
         else:
-            yield from _model(name, model, inputs, wanted, pairs, threads)
+            yield from _model(name, model, inputs, wanted, pairs, settings.threads)
 
 
-def _made(name: str, examples: Path) -> bytes:
+def _made(name: str) -> bytes:
     if name == DIGITS:
-        return (examples / DIGITS / "model.tflite").read_bytes()
+        return (examples_folder() / DIGITS / "model.tflite").read_bytes()
     return public.in_int8(name) if name in public.PUBLIC else networks.make(name)
 
 

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from potash.bench.report import Baseline, Result, alone, paired
+from potash.bench.report import Baseline, Result, Settings, alone, paired
 from potash.programs.compiler import Compiler, build, find_compiler
+from potash.programs.examples import examples_folder
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash_firmware import bpf
@@ -73,32 +74,22 @@ def find_native() -> Compiler:
     raise PotashError("no C compiler was found for the baseline: install clang or ziglang")
 
 
-def measure(
-    names: Sequence[str], includes: Path, pairs: int, progress: Progress
-) -> Iterator[Result]:
-    """Measure what is named, `pairs` times each.
-
-    Args:
-        names: some of `NAMES`.
-        includes: the folder that has `potash.h`.
-
-    Raises:
-        PotashError: there is no compiler, the native engine cannot be used, or a program's output
-            is not that of the native code.
-    """
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named. Raises PotashError where there is no compiler, the native engine
+    cannot be used, or a program's output is not that of the native code."""
     reason = engine.unavailable(engine.Engine.NATIVE)
     if reason is not None:
         raise PotashError(reason)
     baseline = find_native()
     ratios: list[float] = []
     with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
-        bench = _Bench(Path(folder), includes, baseline)
-        for index, name in enumerate(names):
-            progress(name, index / len(names))
+        bench = _Bench(Path(folder), examples_folder() / "include", baseline)
+        for index, name in enumerate(settings.names):
+            progress(name, index / len(settings.names))
             if name == HELPER:
-                yield from bench.helper(pairs)
+                yield from bench.helper(settings.pairs)
                 continue
-            results = list(bench.kernel(name, pairs))
+            results = list(bench.kernel(name, settings.pairs))
             ratios += [result.ratio for result in results if result.ratio is not None]
             yield from results
     if len(ratios) > 1:

@@ -15,8 +15,27 @@ from typing import Annotated, NamedTuple
 from csd_spec.reporting import Positive
 from potash.tables import columns
 
+PAIRS, SECONDS = 8, 1.5
 WINDOW = 0.02
 """Seconds that a measurement takes at least."""
+
+
+class Settings(NamedTuple):
+    """The settings of benchmarks; each has those that apply to it."""
+
+    names: Sequence[str]
+    """Names of what is measured, of the module's `NAMES`."""
+    left_out: Callable[[str], None]
+    """Called with the reason why something is not measured."""
+    pairs: int = PAIRS
+    """Number of measurements, and as many of a baseline."""
+    seconds: float = SECONDS
+    """Length of a measurement of load."""
+    debian_mirror: str | None = None
+    guest: bool = False
+    """Commands in a guest are measured."""
+    threads: int = 1
+    """Threads of the tensor accelerator's simulator, and of its baseline."""
 
 
 class Baseline(NamedTuple):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from potash.bench.processors import family
-from potash.bench.report import Result, alone, paired
+from potash.bench.report import Result, Settings, alone, paired
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
@@ -22,12 +22,9 @@ SETTLED = 1.0
 """Seconds in which all processes of a drive have started."""
 
 
-def measure(names: Sequence[str], times: int, progress: Progress) -> Iterator[Result]:
-    """Measure what is named.
-
-    Raises:
-        PotashError: a device does not start.
-    """
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named. Raises PotashError where a device does not start."""
+    names, times = settings.names, settings.pairs
     for name in names:
         progress(name, names.index(name) / len(names))
         if name == "help":

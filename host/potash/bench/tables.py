@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 import potash.sdk
 from csd_spec.opcodes import PAGE_SIZE
-from potash.bench.report import Result, alone, paired
+from potash.bench.report import Result, Settings, alone, paired
 from potash.columns import OnAccelerator, Request, StoredBlocks, query
 from potash.configuration import Configuration
 from potash.devices import serving
@@ -30,6 +30,7 @@ from potash.sdk import Device
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.sections import MEBI
+from potash.vm import images
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 
@@ -68,8 +69,13 @@ def lineitem() -> bytes:
     return stream.getvalue()
 
 
-def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
     """Measure the named ones of NAMES. Raises PotashError where the results differ."""
+    names, pairs = settings.names, settings.pairs
+    if settings.guest:
+        found = images.prepare(progress, mirror=settings.debian_mirror)
+        yield from measure_in_guest(found, names, pairs, progress)
+        return
     progress("making a table", None)
     data = lineitem()
     with serving(DRIVE) as served, potash.sdk.open(f"vfio-user:{served.socket}") as device:
@@ -80,16 +86,13 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
 
 
 def measure_in_guest(
-    images: GuestImages, names: Sequence[str], pairs: int, progress: Progress
+    found: GuestImages, names: Sequence[str], pairs: int, progress: Progress
 ) -> Iterator[Result]:
     """Measure commands in a guest: `potash query`, and `dd` of the file past the page cache.
-
-    Raises:
-        PotashError: the guest does not start, or a command fails.
-    """
+    Raises PotashError where the guest does not start, or a command fails."""
     progress("making a table", None)
     data = lineitem()
-    with serving(DRIVE) as served, Guest(images, served.socket) as guest:
+    with serving(DRIVE) as served, Guest(found, served.socket) as guest:
         _timed(guest, ("sh", "-c", STORE), data)
         for index, name in enumerate(names):
             progress(name, index / len(names))

@@ -8,11 +8,11 @@ import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from potash.bench.report import Result, alone, median, once, paired
+from potash.bench.report import Result, Settings, alone, median, once, paired
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vta import scheduled
@@ -54,12 +54,9 @@ START_NAME = "start"
 NAMES = (*LOADS, LAYERS, ADDITION, START_NAME)
 
 
-def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
-    """Measure what is named, `pairs` times each.
-
-    Raises:
-        PotashError: a stream does not leave what it should.
-    """
+def measure(settings: Settings, progress: Progress) -> Iterator[Result]:
+    """Measure what is named. Raises PotashError where a stream does not leave what it should."""
+    names, pairs = settings.names, settings.pairs
     layers = scheduled.LAYERS if LAYERS in names else ()
     wanted = [name for name in LOADS if name in names or name in layers]
     shares = []
