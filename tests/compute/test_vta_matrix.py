@@ -174,17 +174,15 @@ class TestPermission:
 ALL_OF_IT = """
 import numba
 from potash_device.vta.config import Config
-from potash_device.vta.fast import paths, steps, layout, execution
+from potash_device.vta.fast import binding, execution, layout, paths, steps
 import numpy as np
 config = Config.default()
-sink = steps.sink(config, 1, 1)
-where = layout.geometry(config, 4096, 1)
-rows = np.zeros((1, layout.COLUMNS), np.int64)
-own = paths.make("amx", config), np.zeros(64, np.int32)
-threads = execution.WHOLE, 0, 0, np.zeros(execution.LINE, np.int64)
-given = sink, rows, where, np.zeros(64, np.uint8), *own, *threads
-execution.execute.compile(tuple(numba.typeof(one) for one in given))
-(text,) = execution.execute.inspect_asm().values()
+where = steps.sink(config, 1, 1), layout.geometry(config, 4096, 1), np.zeros(64, np.uint8)
+own = np.zeros(64, np.uint32), paths.make("amx", config), np.zeros(64, np.int32)
+progress = np.zeros(execution.LINE, np.int64)
+work = execution.Work(*where, *own, execution.WHOLE, progress, execution.NOTHING)
+execution.run.compile((binding.Address(numba.typeof(work)), numba.int64, numba.int64))
+(text,) = execution.run.inspect_asm().values()
 lines = ("ldtilecfg", "tilezero", "tileloadd", "tdpbssd", "tilestored", "tilerelease", "vpdpbusd")
 print(*(name for name in lines if name in text))
 """

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from potash.models import networks
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
+from potash_device.vta.fast.binding import Bound
 from potash_device.vta.fast.division import Division
-from potash_device.vta.fast.execution import execute
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.fast.team import Pace
@@ -283,13 +283,15 @@ def test_after_an_interrupt_there_are_other_threads(monkeypatch: pytest.MonkeyPa
     assert pair.fast._team is not None
     (other,) = pair.fast._team._threads
 
-    def interrupted(*arguments: Any) -> Any:
+    call = Bound.__call__
+
+    def interrupted(bound: Bound, *numbers: int) -> int:
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
-        return execute(*arguments)
+        return call(bound, *numbers)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("potash_device.vta.fast.team.execute", interrupted)
+        patch.setattr(Bound, "__call__", interrupted)
         pair.fast.execute(encode_stream(finished(*stream), DEFAULT))
     gc.collect()
     other.join(10)

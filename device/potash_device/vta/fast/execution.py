@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
+from potash_device.vta.fast.binding import arguments_at
 from potash_device.vta.fast.compiling import Flag, Number, compiled, emits, entry, inlined
 from potash_device.vta.fast.cutting import accumulate, release
+from potash_device.vta.fast.foresight import loads_the_same
+from potash_device.vta.fast.paths import Path
 from potash_device.vta.fast.pieces import elementwise
 from potash_device.vta.fast.transfer import load, store
 
@@ -32,7 +35,81 @@ class Part(NamedTuple):
 WHOLE = Part(np.empty(0, np.int32), np.empty((0, 0), np.int32))
 
 
+class Planned(NamedTuple):
+    """Values that a stream's steps depend on: the rows of its loads of micro-ops, the bytes that
+    these load, and the micro-op buffer before the stream, empty where it does not matter; and the
+    buffer afterwards, for the bits that are `written`."""
+
+    loads: NDArray[np.int64]
+    loaded: NDArray[np.uint8]
+    held: NDArray[np.uint32]
+    after: NDArray[np.uint32]
+    written: NDArray[np.uint32]
+
+
+NOTHING = Planned(
+    np.empty((0, layout.COLUMNS), np.int64), np.empty(0, np.uint8), *[np.empty(0, np.uint32)] * 3
+)
+"""Steps that are executed in any case."""
+
+
+class Work(NamedTuple):
+    """Arguments of `run`: steps of a stream, and a core."""
+
+    sink: s.Sink
+    geometry: layout.Geometry
+    dram: NDArray[np.uint8]
+    uop: NDArray[np.uint32]
+    buffers: Path
+    acc: NDArray[np.int32]
+    part: Part
+    progress: NDArray[np.int64]
+    planned: Planned
+
+
+CHANGED = -1
+"""The steps are not those of the micro-ops that there are now."""
+
+
 @entry
+def run(address: Any, place: Number, thread: Number) -> Number:
+    """Execute the `Work` at an address as `execute` does, or return CHANGED, having done
+    nothing."""
+    work = arguments_at(address)
+    if not is_current(work):
+        return CHANGED
+    place = execute(
+        work.sink,
+        work.geometry,
+        work.dram,
+        work.buffers,
+        work.acc,
+        work.part,
+        place,
+        thread,
+        work.progress,
+    )
+    planned = work.planned
+    uop, after, written = work.uop, planned.after, planned.written
+    for number in range(written.size):
+        uop[number] = uop[number] & ~written[number] | after[number] & written[number]
+    return place
+
+
+@compiled
+def is_current(work: Work) -> Flag:
+    """True where the steps are those of the micro-ops that are in DRAM, and in the buffer."""
+    planned = work.planned
+    if not loads_the_same(planned.loads, planned.loaded, work.geometry, work.dram):
+        return False
+    held, uop = planned.held, work.uop
+    different = np.uint32(0)
+    for number in range(held.size):
+        different |= held[number] ^ uop[number]
+    return different == 0
+
+
+@compiled
 def execute(
     sink: s.Sink,
     geometry: layout.Geometry,

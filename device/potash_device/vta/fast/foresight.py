@@ -109,6 +109,26 @@ def gather(rows: Any, loads: Any, geometry: layout.Geometry, dram: Any, words: A
 
 
 @compiled
+def loads_the_same(rows: Any, loaded: Any, geometry: layout.Geometry, dram: Any) -> Flag:
+    """True where LOADs of micro-ops would load the bytes `loaded` now."""
+    at = 0
+    for place in range(rows.shape[0]):
+        row = rows[place]
+        source = row[layout.DRAM_BASE] * MICRO_OP_BYTES - geometry.base
+        size = row[layout.X_SIZE] * MICRO_OP_BYTES
+        for _ in range(row[layout.Y_SIZE]):
+            now, before = dram[source : source + size], loaded[at : at + size]
+            different = np.uint8(0)
+            for number in range(now.size):
+                different |= now[number] ^ before[number]
+            if different:
+                return False
+            at += size
+            source += row[layout.X_STRIDE] * MICRO_OP_BYTES
+    return True
+
+
+@compiled
 def load(row: Any, source: Number, dram: Any, uop: Any) -> None:
     """Load micro-ops from byte `source` of DRAM on."""
     width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]

@@ -20,8 +20,9 @@ from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast import steps as steps_
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
+from potash_device.vta.fast.binding import Bound
 from potash_device.vta.fast.division import Division, divide
-from potash_device.vta.fast.execution import LINE, WHOLE, execute
+from potash_device.vta.fast.execution import CHANGED, LINE, NOTHING, WHOLE, Planned, Work, run
 from potash_device.vta.fast.foresight import SURE, foresee, gather
 from potash_device.vta.fast.lowering import lower
 from potash_device.vta.fast.team import Pace, Team
@@ -73,6 +74,10 @@ class Program:
     """It has too many steps to cache them."""
     division: Division | None = None
     """The plan's division among threads, once it has run `divided_at` times."""
+    shares: tuple[Bound, ...] = ()
+    """The execution of each part of the division, by the team's threads."""
+    alone: Bound | None = None
+    """The execution of the plan in one thread."""
     runs: int = 0
     """Runs of the plan."""
     pace: Pace = field(default_factory=Pace)
@@ -154,6 +159,7 @@ class FastSimulator:
         self._foreseen = np.zeros_like(self._uop)
         self._acc = paths.aligned(config.depth(MemoryId.ACC) * lanes, np.int32)
         self._buffers = paths.make(self.path, config)
+        self.forget()  # their steps are bound to the buffers before
 
     @property
     def uop(self) -> NDArray[np.uint32]:
@@ -182,16 +188,28 @@ class FastSimulator:
         if program is None or self.trace is not None:
             self._execute_readable(stream)
             return
+        alone = program.alone
+        if alone is None or self._may_divide(program) or alone(0, 0) == CHANGED:
+            self._execute_anew(stream, program)
+
+    def _may_divide(self, program: Program) -> bool:
+        """False where a stream is executed in one thread from now on."""
+        undecided = program.division is not None or program.runs < self.divided_at
+        return self.threads > 1 and undecided
+
+    def _execute_anew(self, stream: bytes, program: Program) -> None:
+        """Execute a stream whose steps may not be those of its micro-ops now."""
         plan = self._plan(stream, program)
-        if plan is None:
+        if plan is None or program.alone is None:
             self._interpret(stream, program)
             return
         began = time.perf_counter()
         divided = self.threads > 1 and self._execute_divided(stream, program, plan)
-        if not divided:
-            self._execute_steps(plan.steps)
+        if divided:
+            np.copyto(self._uop, plan.after, where=plan.written)
+        else:
+            program.alone(0, 0)
         program.pace.took(time.perf_counter() - began, divided=divided)
-        np.copyto(self._uop, plan.after, where=plan.written)
 
     def adopt(self, other: Simulator) -> None:
         """Take over the buffers' contents of another engine of the same configuration."""
@@ -226,8 +244,28 @@ class FastSimulator:
         plan = self._record(program, loaded) if failed == SURE and not program.is_long else None
         before = program.size
         program.plan, program.division, program.runs = plan, None, 0
+        program.shares, program.alone = (), None
+        if plan is not None:
+            held = NOTHING.held if plan.held is None else plan.held
+            loads = program.rows[program.loads], loaded.view(np.uint8)
+            written = np.where(plan.written, ~np.uint32(0), np.uint32(0))
+            planned = Planned(*loads, held, plan.after, written)
+            program.alone = Bound(run, self._work(plan.steps, planned))
         self._grow(stream, program.size - before)
         return plan
+
+    def _work(self, sink: steps_.Sink, planned: Planned = NOTHING) -> Work:
+        return Work(
+            sink,
+            self._geometry,
+            self._dram,
+            self._uop,
+            self._buffers,
+            self._acc,
+            WHOLE,
+            self._progress,
+            planned,
+        )
 
     def _grow(self, stream: bytes, by: int) -> None:
         """Account for a change in the number of steps of a stream, if it is cached."""
@@ -255,10 +293,11 @@ class FastSimulator:
         sink.zeroed[:] = 0
         sink.filled[steps_.ITERATION] = 0
         written = np.zeros(self._uop.size, np.bool_)
+        execute = Bound(run, self._work(sink))
         while place < program.order.size:
             steps_.clear(sink)
             place = self._lower(program, place, self._uop, written, sink, recording=False)
-            self._execute_steps(sink)
+            execute(0, 0)
             if sink.filled[steps_.FAILED]:
                 self._refuse(stream, int(program.order[place]), self._uop)
 
@@ -275,11 +314,6 @@ class FastSimulator:
         where = self._geometry, self._dram
         done: int = lower(program.rows, program.order, place, *where, uop, written, recording, sink)
         return done
-
-    def _execute_steps(self, sink: steps_.Sink) -> None:
-        where = self._geometry, self._dram
-        own = self._buffers, self._acc
-        execute(sink, *where, *own, WHOLE, 0, 0, self._progress)
 
     def _execute_divided(self, stream: bytes, program: Program, plan: Plan) -> bool:
         """Execute a stream's steps in several threads. False, with nothing done, where that is not
@@ -298,9 +332,12 @@ class FastSimulator:
             except RuntimeError:
                 self.threads = 1
                 return False
-        where = self._geometry, self._dram
+            for other in self._programs.values():
+                other.shares = ()
         team, self._team = self._team, None
-        team.execute(program.division, plan.steps, *where, self._buffers, self._acc)
+        if not program.shares:
+            program.shares = team.shares(program.division, self._work(plan.steps))
+        team.execute(program.division, program.shares, self._buffers, self._acc)
         self._team = team  # but where it was interrupted
         return True
 

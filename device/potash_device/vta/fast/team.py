@@ -8,7 +8,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.fast import layout, paths
-from potash_device.vta.fast import steps as steps_
+from potash_device.vta.fast import paths
+from potash_device.vta.fast.binding import Bound
 from potash_device.vta.fast.division import Division
-from potash_device.vta.fast.execution import LINE, execute
+from potash_device.vta.fast.execution import LINE, Work, run
 
 PAUSE = 50e-6
 """Seconds that a thread sleeps when it has waited for another thread for a while."""
@@ -91,40 +91,48 @@ class Team:
         """False where threads are missing, as after a fork."""
         return all(thread.is_alive() for thread in self._threads)
 
+    def shares(self, division: Division, work: Work) -> tuple[Bound, ...]:
+        """The executions of a division's parts; `work` is that of the whole stream."""
+        own = [(work.buffers, work.acc), *zip(self._buffers, self._accs, strict=True)]
+        return tuple(
+            Bound(
+                run,
+                work._replace(part=part, buffers=buffers, acc=acc, progress=self._progress),
+            )
+            for part, (buffers, acc) in zip(division.parts, own, strict=True)
+        )
+
     def execute(
         self,
         division: Division,
-        sink: steps_.Sink,
-        geometry: layout.Geometry,
-        dram: NDArray[np.uint8],
+        shares: Sequence[Bound],
         buffers: paths.Path,
         acc: NDArray[np.int32],
     ) -> None:
-        """Execute the steps of `sink`, divided into one part for each thread. If this is
-        interrupted, the team must not be used again, and the buffers are undefined."""
+        """Execute a stream that is divided into one part for each thread. If this is interrupted,
+        the team must not be used again, and the buffers are undefined."""
         config = self._config
         progress = self._progress
         progress[:] = 0
 
-        def execute_part(thread: int, buffers: paths.Path, acc: NDArray[np.int32]) -> None:
-            part, place = division.parts[thread], 0
+        def execute_part(thread: int) -> None:
+            size, place = division.parts[thread].steps.size, 0
             while True:
-                place = execute(sink, geometry, dram, buffers, acc, part, place, thread, progress)
-                if place > part.steps.size:
+                place = shares[thread](place, thread)
+                if place > size:
                     return
                 time.sleep(PAUSE)
 
-        others = list(zip(self._buffers, self._accs, strict=True))
         for number, work in enumerate(self._work):
-            work.put(partial(execute_part, number + 1, *others[number]))
+            work.put(partial(execute_part, number + 1))
         try:
-            execute_part(0, buffers, acc)
+            execute_part(0)
         except BaseException:  # as an interrupt
             progress[:] = np.iinfo(np.int64).max  # nobody waits any more
             raise
         lanes = config.batch * config.block_out
         for memory, thread, begin, end in division.left:
-            its_buffers, its_acc = others[thread - 1]
+            its_buffers, its_acc = self._buffers[thread - 1], self._accs[thread - 1]
             if memory is MemoryId.ACC:
                 acc[begin * lanes : end * lanes] = its_acc[begin * lanes : end * lanes]
             else:
