@@ -20,6 +20,7 @@ from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
+from potash_device.media.shapes import first_memories
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media, MemoryMedia
 from potash_device.settings import MOST_CONTROLLERS, BoardSettings
@@ -164,11 +165,9 @@ class Device:
                 for socket, board in zip(self._sockets, self.boards, strict=True)
             ]
             """The server of each controller."""
+            pairs = enumerate(zip(self.servers, self.boards, strict=True))
             self._numbered = [
-                (number, server, board.registers.host_writes)
-                for number, (server, board) in enumerate(
-                    zip(self.servers, self.boards, strict=True)
-                )
+                (number, server, board.registers.host_writes) for number, (server, board) in pairs
             ]
             if self._status_path is not None:
                 self._status = _status_socket(stack, self._status_path)
@@ -195,7 +194,7 @@ class Device:
         """A board for each controller. Each has a trace of its own if there are several."""
         count = len(self._sockets)
         boards = [
-            Board(self._board_settings(number), storage, Trace() if count > 1 else None)
+            Board(self._board_settings(storage, number), storage, Trace() if count > 1 else None)
             for number in range(count)
         ]
         if self._trace is not None:
@@ -205,10 +204,13 @@ class Device:
                     record_part(storage.trace, board.trace, controller=number)
         return boards
 
-    def _board_settings(self, controller: int) -> BoardSettings:
-        """The settings of a controller's board. The first one has the memory in BARs."""
+    def _board_settings(self, storage: Storage, controller: int) -> BoardSettings:
+        """The settings of a controller's board. The first one has the memory of peers."""
         settings = self._settings.board
-        return settings if controller == 0 else replace(settings, memory_bar=0, peers=None)
+        if settings.memory_bar:
+            sizes = first_memories(storage.drive.shapes, len(self._sockets))
+            settings = replace(settings, memory_bar=sizes.get(controller, 0))
+        return settings if controller == 0 else replace(settings, peers=None)
 
     @contextmanager
     def _serve_at(self, socket: Path, board: Board) -> Iterator[Server]:

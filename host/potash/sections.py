@@ -224,8 +224,8 @@ class MemorySection:
     copy_formats: bool = key(kinds.FLAG, RpuSettings.copy_formats_enabled, "",
         "Copy accepts all its descriptor formats, or only those that the host has enabled.")
     bar: bool = key(kinds.FLAG, False, "--memory-bar/--no-memory-bar",
-        "Let the host map the first memory namespace, as BAR 4. Its size must be a power of two, "
-        "up to 1G.", page="computational.md#memory-in-a-bar", guest=True)
+        "Let the host map the first memory namespace of its controller, as BAR 4. Its size must be "
+        "a power of two, up to 1G.", page="computational.md#memory-in-a-bar", guest=True)
     peers: bool = key(kinds.FLAG, False, "--memory-peers/--no-memory-peers",
         "Let the other drives of the same guest copy from the memory in the BAR.",
         page="computational.md#copies-between-drives", guest=True)

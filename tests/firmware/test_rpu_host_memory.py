@@ -17,6 +17,7 @@ from nvme_spec.opcodes import AdminOpcode
 from potash_device.flash.profile import ENTRIES, Profile
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.requests import REQUEST, Op
+from support.controllers import controllers
 from support.modelled_time import PROFILE, modelled, timing_of
 from support.nvme_host import DATA, PAGE, Host
 
@@ -143,6 +144,19 @@ def test_a_reset_gives_the_memory_back(host: Host) -> None:
     assert rows(host) == 2
     host.enable()
     assert asked(host)[0] == 0
+
+
+def test_the_cache_uses_the_buffers_of_all_controllers() -> None:
+    settings = replace(modelled(CACHED), host_memory=3 * PAGE)
+    with controllers(2, settings=settings) as (first, second):
+        assert enable(first, 2, (0x10_0000, 2)) == 0
+        assert (rows(first), asked(second)[0]) == (4, 0)
+        assert enable(second, 3, (0x10_0000, 3)) == 0
+        assert rows(first) == 7
+        first.disable()
+        assert (rows(second), asked(second)[0]) == (5, 1)
+        assert disable(second) == 0
+        assert rows(second) == 2
 
 
 def test_lists_that_make_no_sense_are_refused(host: Host) -> None:

@@ -1,6 +1,7 @@
 """Accelerators, memory and compute namespaces of several controllers: each belongs to one."""
 
 import errno
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -18,9 +19,9 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support.controllers import active, attach, controllers
-from support.nvme_host import Host
+from support.nvme_host import BAR4, Host
 
-MEMORY_WRITE, SET_FEATURES, DETACH = 0x05, 0x09, 1
+MEMORY_WRITE, GET_LOG, SET_FEATURES, DETACH = 0x05, 0x02, 0x09, 1
 PAGE = 4096
 
 
@@ -71,6 +72,27 @@ def test_a_host_that_leaves_leaves_no_memory_behind_and_others_keep_theirs(
     second.service()
     first.executor.run_all()
     assert memories(first) == [b"ours", bytes(4)]
+
+
+def test_the_first_memory_of_each_controller_is_in_its_bar() -> None:
+    shapes = (
+        NamespaceShape(1 << 20),
+        NamespaceShape.memory(2 * PAGE),
+        NamespaceShape.memory(4 * PAGE)._replace(controllers=(1,)),
+        NamespaceShape.memory(PAGE),
+    )
+    with controllers(2, drive=Drive.open(None, shapes), memory_bar=2) as hosts:
+        for host, nsid, pages in zip(hosts, (2, 3), (2, 4), strict=True):
+            assert host.board.regions[BAR4].size == pages * PAGE
+            host.board.region_write(BAR4, 0, b"by %d" % nsid)
+            assert host.command(host.admin, GET_LOG, cdws=(15 << 16 | 0x85,)).status == 0
+            count, listed = struct.unpack_from("<H14xI", host.data(64))
+            assert (count, listed) == (1, nsid), "and no memory of the other's"
+        first, second = hosts
+        assert memories(first) == [b"by 2", b"by 3"]
+        second.board.function_reset()
+        second.service()
+        assert memories(first) == [b"by 2", bytes(4)]
 
 
 def test_a_reset_reaches_the_accelerators_of_its_controller_alone(owners: list[Host]) -> None:

@@ -15,6 +15,7 @@ from nvme_spec.features import FeatureId, PowerManagement
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.requests import Op
+from support.controllers import controllers
 from support.modelled_time import PROFILE, completions, modelled, timing_of
 from support.nvme_host import DATA, PAGE, Host, Queue
 
@@ -107,6 +108,52 @@ def test_a_reset_takes_the_states_back(host: Host) -> None:
     host.enable()
     host.now = 2.0
     assert state(host) == 0
+
+
+def test_each_controller_has_a_state_of_its_own() -> None:
+    settings = replace(modelled(), power_states=True)
+    with controllers(2, settings=settings) as (first, second):
+        queues, model = [host.create_io_queue() for host in (first, second)], Drive(PROFILE)
+        first.now = 1.0
+        assert set_feature(first, FeatureId.POWER_MANAGEMENT, 2) == 0
+        assert allow(second, (TO_FIRST, 1)) == 0
+        assert (state(first), state(second)) == (2, 0)
+        done = read(second, queues[1], model, at := 10**9 + 5, at)
+        assert (state(first), state(second)) == (2, 0)
+        # It waits until its own controller is awake, whatever the other one does.
+        done = read(first, queues[0], model, at := done + 5, at + 25 * MS)
+        assert (state(first), state(second)) == (0, 0)
+        # What one controller does leaves the other one idle.
+        for _ in range(2):
+            done = read(first, queues[0], model, at := done + (TO_FIRST - 1) * MS, at)
+        assert (state(first), state(second)) == (0, 1)
+        read(second, queues[1], model, at := done + 5, at + MS)
+
+
+def test_no_state_is_entered_during_a_sanitize_operation(host: Host) -> None:
+    assert allow(host, (TO_FIRST, 1)) == 0
+    host.place(host.admin, AdminOpcode.SANITIZE, 1, cdws=(2,))
+    host.ring(host.admin)
+    host.service()
+    host.executor.run_next()
+    host.service()
+    assert [each.status for each in host.reap(host.admin)] == [0]
+
+    def current() -> int:
+        """The state; the operation does not go on meanwhile."""
+        host.place(host.admin, AdminOpcode.GET_FEATURES, 2, cdws=(FeatureId.POWER_MANAGEMENT,))
+        host.ring(host.admin)
+        host.service()
+        (done,) = host.reap(host.admin)
+        return PowerManagement(done.dw0).ps
+
+    host.now = 1.0
+    assert current() == 0
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+    host.now = 2.0
+    assert current() == 1
 
 
 def test_other_drives_have_one_state() -> None:

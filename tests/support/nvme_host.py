@@ -17,7 +17,7 @@ from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import FLASH_SIZE, Flash
-from potash_device.media.shapes import NamespaceShape
+from potash_device.media.shapes import NamespaceShape, first_memories
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media, MemoryMedia
 from potash_device.pcie.config_space import PciIdentity
@@ -209,8 +209,11 @@ class Host:
             ),
         )
         self.boards = [self.board]
-        for _ in range(1, controllers):
-            settings_of_others = BoardSettings(identity or PciIdentity(), queue_pairs)
+        bars = first_memories(drive.shapes, controllers) if memory_bar else {}
+        for number in range(1, controllers):
+            settings_of_others = BoardSettings(
+                identity or PciIdentity(), queue_pairs, memory_bar=bars.get(number, 0)
+            )
             self.boards.append(Board(settings_of_others, self.board.storage, Trace()))
         self.rpu = Rpu(
             self.boards,

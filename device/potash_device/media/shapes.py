@@ -233,6 +233,12 @@ class NamespaceShape(NamedTuple):
         """It has keys and values, and so a file of them."""
         return self.csi == CommandSet.KEY_VALUE
 
+    def owner(self, controllers: int) -> int:
+        """The only one of so many controllers that a memory or compute namespace can be attached
+        to."""
+        owner = next(iter(self.controllers), 0)
+        return owner if owner < controllers else 0
+
     @property
     def flash_size(self) -> int:
         """Bytes of pages of a modelled drive: of the blocks, or of values."""
@@ -338,6 +344,12 @@ class NamespaceShape(NamedTuple):
     def compute(cls) -> "NamespaceShape":
         """A compute namespace, which has no size."""
         return cls(0, csi=CommandSet.COMPUTE)
+
+
+def first_memories(shapes: Mapping[int, NamespaceShape], controllers: int) -> dict[int, int]:
+    """The size of the first memory namespace of each of so many controllers that has one."""
+    memories = [shape for shape in shapes.values() if shape.csi == CommandSet.MEMORY]
+    return {shape.owner(controllers): shape.size for shape in reversed(memories)}
 
 
 def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:

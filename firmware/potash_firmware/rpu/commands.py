@@ -146,6 +146,8 @@ class Commands:
 
     def _run(self, command: Command, begin: Callable[[Command], Result]) -> None:
         """Take a command's first steps by `begin`, up to where it waits."""
+        if self.controller.power is not None:
+            self.controller.power.begin()
         try:
             result = begin(command)
         except Exception as error:  # noqa: BLE001 - `_failed` logs it
@@ -250,6 +252,8 @@ class Commands:
         reached, scheduler.reached = scheduler.reached, None
         if reached is not None and timing is not None:
             began, due = reached
+            if self.controller.power is not None:
+                self.controller.power.completed = due
             timing.completed(
                 TimedCompletion(
                     CompletionKind.COMMAND,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nvme_spec import features
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.logs import CommandEffectsLog, NoticeEvent
+from nvme_spec.logs import CommandEffectsLog, NoticeEvent, SanitizeState
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
@@ -106,13 +106,21 @@ class Controller:
         if settings.power_states and self.timing is not None:
             from potash_firmware.rpu.power import PowerStates
 
-            self.power = PowerStates(self.timing, self.features, self.deadlines)
+            self.power = PowerStates(
+                self.timing,
+                self.features,
+                self.deadlines,
+                self.outstanding,
+                lambda: self.sanitizing.state is SanitizeState.IN_PROGRESS,
+            )
         self.host_memory: HostMemory | None = None
         if settings.host_memory and self.timing is not None:
             from potash_firmware.rpu.host_memory import HostMemory
 
             pages = settings.host_memory // PAGE_SIZE
-            self.host_memory = HostMemory(pages, self.timing, self.features)
+            self.host_memory = HostMemory(
+                pages, self.timing, self.features, subsystem.host_memories
+            )
         self.compute = Compute(
             settings.compute,
             engine,

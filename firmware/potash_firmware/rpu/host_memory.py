@@ -31,11 +31,18 @@ ROW = Feature(
 
 
 class HostMemory(Part):
-    """The host memory buffer of one drive, which prefers so many pages of it."""
+    """The host memory buffer of one controller, which prefers so many pages of it.
 
-    def __init__(self, pages: int, timing: ModelledTime, features: Features) -> None:
+    The cache of the mapping is the drive's, and uses those of `every` controller.
+    """
+
+    def __init__(
+        self, pages: int, timing: ModelledTime, features: Features, every: list[HostMemory]
+    ) -> None:
         self.pages, self._timing, self._features = pages, timing, features
         self._used = 0
+        self._every = every
+        every.append(self)
         features.rows = dict(features.rows) | {FeatureId.HOST_MEMORY_BUFFER: ROW}
 
     def configure(self) -> int:
@@ -48,7 +55,8 @@ class HostMemory(Part):
         if used == self._used:
             return now
         self._used = used
-        end = timing.drive.resize_cache(timing.arrival(now), used * PAGE_SIZE)
+        size = sum(each._used for each in self._every) * PAGE_SIZE
+        end = timing.drive.resize_cache(timing.arrival(now), size)
         return max(now, end * timing.factor)
 
     def reset(self, *, next_host: bool = False) -> None:

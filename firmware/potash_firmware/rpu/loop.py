@@ -82,7 +82,7 @@ class Rpu:
             extended = Extended(settings.extensions)
             admin, commands = extended.admin(admin), extended.io(commands)
         self.subsystem: Subsystem[Controller]
-        self.subsystem = Subsystem(boards[0], settings, buffers, engine, clock)
+        self.subsystem = Subsystem(boards, settings, buffers, engine, clock)
         subsystem = self.subsystem
         supported = support(admin, commands)
         for board in boards:

@@ -87,6 +87,13 @@ class Outstanding(Part):
         """An I/O command is outstanding."""
         return len(self.all) > self.admin
 
+    @property
+    def working(self) -> bool:
+        """A command is outstanding that is no event request."""
+        return self.any_io or any(
+            not _is_event_request(task.command) for task in self.by_queue[0].values()
+        )
+
     def add(self, task: CommandTask) -> None:
         """A command waits from now on."""
         command = task.command

@@ -7,6 +7,9 @@ assumed, as those of a drive for data centres.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from csd_spec.traffic import CompletionKind
 from nvme_spec.features import (
     AutonomousTransition,
     AutonomousTransitions,
@@ -17,6 +20,7 @@ from nvme_spec.identify.structures import PowerStateDescriptor
 from potash_firmware.rpu.deadlines import Deadlines
 from potash_firmware.rpu.features.table import Feature, Limits, Value, refuse
 from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.outstanding import CommandTask, Outstanding
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
@@ -66,18 +70,34 @@ ROWS = {
 
 
 class PowerStates(Part):
-    """The power state of one drive."""
+    """The power state of one controller, which leaves it when one of its commands wants something
+    of the flash. It does not change by itself while `suspended`."""
 
-    def __init__(self, timing: ModelledTime, features: Features, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        timing: ModelledTime,
+        features: Features,
+        deadlines: Deadlines,
+        outstanding: Outstanding,
+        suspended: Callable[[], bool],
+    ) -> None:
         self._timing, self._features, self._deadlines = timing, features, deadlines
+        self._outstanding, self._suspended = outstanding, suspended
+        self.completed = 0
+        """The time at which its last command has completed."""
         self.transitions = 0
         """Transitions since the start."""
         self._entries = _transitions(b"")
         self._state, self._since = 0, 0
-        """The state that the drive was in at a time, when it had entered it."""
+        """The state that the controller was in at a time, when it had entered it."""
         features.rows = dict(features.rows) | ROWS
         features.power_state = lambda: self._now_in(deadlines.clock.now())[0]
-        timing.wake = self.wake
+        self.begin()
+
+    def begin(self) -> None:
+        """A command of the controller begins: what is asked of the flash is for it, until one of
+        another controller begins."""
+        self._timing.wake = self.wake
 
     def configure(self) -> None:
         """The host has set a feature."""
@@ -94,7 +114,7 @@ class PowerStates(Part):
         self.configure()
 
     def wake(self, at: int) -> int:
-        """The time at which the drive can serve a request that arrives `at`."""
+        """The time at which the controller can serve a request that arrives `at`."""
         state, entered = self._now_in(at)
         ready = at
         if STATES[state].nops:
@@ -110,10 +130,13 @@ class PowerStates(Part):
         self._state, self._since = state, at
 
     def _now_in(self, at: int) -> tuple[int, int]:
-        """The state of the drive at a time, and when it has entered, or will enter, it."""
-        completions = self._timing.completions
-        idle_since = max(self._since, completions[-1].completed if completions else 0)
-        if any(not waiter.over for _, _, waiter in self._deadlines.heap):
+        """The state of the controller at a time, and when it has entered, or will enter, it."""
+        idle_since, completions = max(self._since, self.completed), self._timing.completions
+        if completions and completions[-1].kind != CompletionKind.COMMAND:  # a job, of anybody
+            idle_since = max(idle_since, completions[-1].completed)
+        if self._suspended():
+            self._since = max(self._since, at)
+        if self._suspended() or self._outstanding.working or self._any_job:
             return self._state, self._since
         while True:
             entry = self._entries[self._state]
@@ -122,6 +145,12 @@ class PowerStates(Part):
                 return self._state, self._since
             idle_since = leaves + self._nanoseconds(STATES[entry.itps].enlat * _MICROSECOND)
             self._enter(entry.itps, idle_since)
+
+    @property
+    def _any_job(self) -> bool:
+        """Something that is no command, such as a job, waits for its deadline."""
+        waiters = (waiter for _, _, waiter in self._deadlines.heap)
+        return any(not waiter.over and not isinstance(waiter, CommandTask) for waiter in waiters)
 
     def _nanoseconds(self, modelled: int) -> int:
         return modelled * self._timing.factor

@@ -5,7 +5,7 @@ Source: NVM Express Base Specification 2.0, section 1.5 (NVM subsystem) and 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from csd_spec.faults import Fault, FaultKind
@@ -43,6 +43,7 @@ from potash_firmware.rpu.times import Times
 from potash_firmware.rpu.timing.upcalls import Upcalls
 
 if TYPE_CHECKING:  # it takes NumPy, or is of drives that have it
+    from potash_firmware.rpu.host_memory import HostMemory
     from potash_firmware.rpu.namespaces.asymmetric_access import AsymmetricAccess
     from potash_firmware.rpu.ocp import OcpLogs
 
@@ -62,14 +63,12 @@ Controller = TypeVar("Controller", bound=Member)
 
 
 class Subsystem(Generic[Controller]):
-    """The parts of one NVM subsystem, put together; `clock` gives seconds.
-
-    `board` is that of the first controller, whose memory in a BAR is the first memory namespace's.
-    """
+    """The parts of one NVM subsystem, put together; `boards` are its controllers', and `clock`
+    gives seconds."""
 
     def __init__(
         self,
-        board: Board,
+        boards: Sequence[Board],
         settings: RpuSettings,
         buffers: SharedBuffers,
         engine: ProgramEngine | None,
@@ -77,18 +76,20 @@ class Subsystem(Generic[Controller]):
     ) -> None:
         self.controllers: list[Controller] = []
         """All controllers; the index of each is its identifier."""
-        self.settings, self.storage, self.clock = settings, board.storage, clock
-        storage = board.storage
+        self.storage = storage = boards[0].storage
+        self.settings, self.clock = settings, clock
         self.outstanding: list[Outstanding] = []
         """The waiting commands of each controller."""
         self.computes: list[Compute] = []
         self.memories: list[Memories] = []
+        self.host_memories: list[HostMemory] = []
+        """The host memory buffer of each controller, of a drive that has them."""
         self.accesses: list[AsymmetricAccess] = []
         """The asymmetric access of each controller, of a drive that has it."""
         self.media_work = MediaWork(storage.executor, storage.trace)
         """The media work of no single controller."""
         handles = settings.placement.handles if settings.placement else 0
-        self.inventory = inventory = Inventory(board, handles, clock)
+        self.inventory = inventory = Inventory(boards, handles, clock)
         inventory.with_accelerators |= {*settings.accelerators.values()}
         self.uncorrectable = UncorrectableRecord(storage.sidecar, inventory, self.media_work)
         self.timers = Deadlines(GuestClock(clock))

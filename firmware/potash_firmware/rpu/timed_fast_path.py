@@ -213,6 +213,8 @@ class TimedFastPath(FastPath):
         now = self._deadlines.clock.now()
         self._batch, self._cids = Batch(self, queue, entries, now), cids
         self._waiting = self._outstanding.by_queue[queue.qid]
+        if self.controller.power is not None:
+            self.controller.power.begin()
         self.arrival = self.timing.arrival(now)
         return self._wait
 
@@ -297,6 +299,8 @@ class TimedFastPath(FastPath):
             row = (_COMMAND, opcode, 0, qid, cid, nsid, csi, fetched, fetched, due)
             completions.append(TimedCompletion._make(row))
         timing.completed(*completions)
+        if self.controller.power is not None:
+            self.controller.power.completed = completions[-1].completed
         self._deadlines.lateness.add_all(late)
         for times, nanoseconds in took.items():
             times.add_all(nanoseconds)

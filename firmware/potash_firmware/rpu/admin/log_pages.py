@@ -261,7 +261,9 @@ def _host_addressable(controller: Controller, command: Command, fields: GetLogPa
         [
             HostAddressable(nsid, MemoryAccessType.BAR, 0)
             for nsid, ns in controller.namespaces.allocated.items()
-            if isinstance(ns, MemoryNamespace) and ns.bar
+            if isinstance(ns, MemoryNamespace)
+            and ns.bar
+            and controller.namespaces.inventory.owner(ns) == controller.identifier
         ]
     )
 

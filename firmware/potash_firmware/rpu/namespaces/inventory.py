@@ -81,8 +81,9 @@ class NamespaceTable:
 class Inventory(NamespaceTable, Part):
     """The namespaces of one drive, whose controllers have a view each (`Namespaces`)."""
 
-    def __init__(self, board: Board, handles: int, clock: Callable[[], float]) -> None:
+    def __init__(self, boards: Sequence[Board], handles: int, clock: Callable[[], float]) -> None:
         super().__init__({})
+        board = boards[0]
         self._drive = board.storage.drive
         self.handle_count = handles
         """Reclaim unit handles of the drive; 0 without data placement."""
@@ -98,11 +99,12 @@ class Inventory(NamespaceTable, Part):
         self.features = Features(self.limits(board), board.storage.sidecar, clock)
         """The values of features that all controllers share."""
         self.reservations = Reservations(board.storage.sidecar, self.every.__contains__)
-        bar = board.memory_bar
+        bars = {number: each.memory_bar for number, each in enumerate(boards)}
         for nsid, shape in self._drive.shapes.items():
             if shape.csi == CommandSet.MEMORY:
-                # A host maps the first memory, if it maps any.
-                self.every[nsid], bar = MemoryNamespace(nsid, shape, bar), None
+                # A host maps the first memory of its controller, if it maps any.
+                bar = bars.pop(shape.owner(len(boards)), None)
+                self.every[nsid] = MemoryNamespace(nsid, shape, bar)
             else:
                 self.every[nsid] = self.make(nsid, shape, board.storage.media.get(nsid))
         present = {ns.csi for ns in self.every.values()}
@@ -222,8 +224,7 @@ class Inventory(NamespaceTable, Part):
 
     def owner(self, namespace: AnyNamespace) -> int:
         """The only controller that a memory or compute namespace can be attached to."""
-        owner = next(iter(namespace.shape.controllers), 0)
-        return owner if owner < len(self.views) else 0
+        return namespace.shape.owner(len(self.views))
 
     def owned_by(self, controller: int, kind: type[Kind]) -> list[int]:
         """The identifiers of the memory or compute namespaces that a controller has."""

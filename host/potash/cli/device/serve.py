@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple
 import click
 
 from csd_spec.reporting import Count, Form, Positive
-from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError
 from potash import configuration, options
 from potash.cli.device.extending import loaded
@@ -39,6 +38,7 @@ from potash.vm.parent_death import dies_with_parent
 from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
+from potash_device.media.shapes import first_memories
 from potash_device.pcie import peers
 from potash_device.pcie.bar_memory import require_size
 from potash_device.settings import MOST_CONTROLLERS
@@ -169,12 +169,9 @@ def _require_shareable(config: configuration.Configuration) -> None:
     """Raises UsageError for what a drive with several controllers does not have."""
     section = config.device
     for flag, there in (
-        ("--hmb", section.hmb),
-        ("--power-states", section.power_states),
         ("--incoming", section.incoming),
         ("--load", section.load),
         ("--save", section.save),
-        ("--memory-bar", config.memory.bar),
     ):
         if there:
             raise click.UsageError(f"{flag} is for a drive with one controller, so one --socket")
@@ -210,7 +207,7 @@ def _serve(
             sockets,
             drive.namespaces,
             drive.flash,
-            _with_memory_bar(settings, drive) if config.memory.bar else settings,
+            _with_memory_bar(settings, drive, len(sockets)) if config.memory.bar else settings,
             sidecar=drive.sidecar,
             drive=drive,
             trace=traced,
@@ -291,16 +288,16 @@ def device_settings(config: configuration.Configuration) -> DeviceSettings:
     )
 
 
-def _with_memory_bar(settings: DeviceSettings, drive: Drive) -> DeviceSettings:
-    """The settings of a drive whose first memory is in a BAR. Raises PotashError where there is no
-    such memory, or it has a size that no BAR has."""
-    memories = (shape.size for shape in drive.shapes.values() if shape.csi == CommandSet.MEMORY)
-    size = next(memories, None)
-    if size is None:
+def _with_memory_bar(settings: DeviceSettings, drive: Drive, controllers: int) -> DeviceSettings:
+    """The settings of a drive whose controllers have their first memory in a BAR. Raises
+    PotashError where there is no such memory, or one has a size that no BAR has."""
+    sizes = first_memories(drive.shapes, controllers)
+    if not sizes:
         raise PotashError("--memory-bar is for a drive with a memory namespace")
     with about("--memory-bar", ValueError):
-        require_size(size)
-    return replace(settings, board=replace(settings.board, memory_bar=size))
+        for size in sizes.values():
+            require_size(size)
+    return replace(settings, board=replace(settings.board, memory_bar=max(sizes.values())))
 
 
 def _why(error: OSError, socket: Path) -> str:
