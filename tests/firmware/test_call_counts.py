@@ -14,6 +14,7 @@ from enum import EnumMeta
 import pytest
 
 from support.call_counts import Calls, counted
+from support.memory import BLOCKS, COPY, MEMORY, powered, words
 from support.modelled_time import modelled
 from support.nvme_host import Host, Queue, SlowMedia, SteppedExecutor
 
@@ -112,3 +113,16 @@ def test_a_command_that_the_executor_carries_out(
 ) -> None:
     queue = host.create_io_queue()
     within(measured(host, queue, opcode, FUA), 113, request)
+
+
+def test_a_memory_copy_that_nothing_delays(request: pytest.FixtureRequest) -> None:
+    with powered() as host:
+        queue = host.io[1]
+        host.put(struct.pack("<I4xQH4xH8x", BLOCKS, 0, 0, 0))  # format 2h: one block
+        for cid in (1, 2):
+            host.place(queue, COPY, cid, nsid=MEMORY, first=words(4096), cdws=(*words(0), 2 << 8))
+            with counted() as calls:
+                host.ring(queue)
+                passes(host)
+            assert [(each.cid, each.status) for each in host.reap(queue)] == [(cid, 0)]
+        within(calls, 100, request)

@@ -12,7 +12,6 @@ from typing import ClassVar
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryOpcode
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.dma import gather_into, scatter
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import Media, SharedMemory
 from potash_device.pcie.bar_memory import BarMemory
@@ -29,6 +28,7 @@ class Memory:
         self.media, self.bytes, self.fd = self.shared.media, self.shared.bytes, self.shared.fd
         self.handle = next_handle()
         """Names it to the APU, which may have had another one of the same namespace."""
+        self.fast_path = FastAccess(_CSI, _READ, _WRITE, 1, 0, size, size, _Dwords(self.bytes))
 
 
 _CSI = int(CommandSet.MEMORY)
@@ -45,17 +45,25 @@ class _Dwords:
         """It always is."""
 
     def read_at_once(self, views: list[memoryview], offset: int) -> bool:
-        length = sum(map(len, views))
+        length = len(views[0]) if len(views) == 1 else sum(map(len, views))
         if (offset | length) % MEMORY_GRANULARITY:
             return False
-        scatter(views, self._content[offset : offset + length])
+        content = self._content
+        for view in views:
+            end = offset + len(view)
+            view[:] = content[offset:end]
+            offset = end
         return True
 
     def write_at_once(self, views: list[memoryview], offset: int) -> bool:
-        length = sum(map(len, views))
+        length = len(views[0]) if len(views) == 1 else sum(map(len, views))
         if (offset | length) % MEMORY_GRANULARITY:
             return False
-        gather_into(self._content[offset : offset + length], views)
+        content = self._content
+        for view in views:
+            end = offset + len(view)
+            content[offset:end] = view
+            offset = end
         return True
 
 
@@ -91,8 +99,7 @@ class MemoryNamespace:
         """The fast path's access to the bytes; None while no command may touch them."""
         if self.in_flight.closed is not None:
             return None
-        media = _Dwords(self.memory.bytes)
-        return FastAccess(_CSI, _READ, _WRITE, 1, 0, self.size, self.size, media)
+        return self.memory.fast_path
 
     def require_range(self, start: int, length: int) -> None:
         """Raise NvmeError for bytes that are not all inside the namespace."""

@@ -20,7 +20,7 @@ from nvme_spec.memory_commands import MemoryCopy
 from nvme_spec.ranges import SOURCE_RANGE_SIZES, BlockSourceRange, CopyFormat, MemorySourceRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Steps
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
 from potash_firmware.rpu.command_sets.nvm import blocks
 from potash_firmware.rpu.command_sets.nvm.copy import source_memory
@@ -35,6 +35,10 @@ from potash_firmware.rpu.scheduler import Later
 
 if TYPE_CHECKING:  # importing it loads NumPy, which only modelled time needs
     from potash_firmware.rpu.timing.modelled import ModelledTime
+
+
+_FORMATS = frozenset(SOURCE_RANGE_SIZES)
+_FORMATS_WITHOUT_PEERS = _FORMATS - {CopyFormat.PEER}
 
 
 class CopySource(NamedTuple):
@@ -72,10 +76,10 @@ def destination(
     return namespace, fields
 
 
-def copy(controller: Controller, command: Command) -> Steps:
+def copy(controller: Controller, command: Command) -> Result:
     """Copy the source ranges, one after another, to the command's namespace."""
     peers = controller.board.settings.peers
-    formats = set(SOURCE_RANGE_SIZES) - ({CopyFormat.PEER} if peers is None else set())
+    formats = _FORMATS_WITHOUT_PEERS if peers is None else _FORMATS
     namespace, fields = destination(controller, command, formats)
     listed = controller.transfer.receive(command, fields.data_length)
     if fields.desfmt == CopyFormat.MEMORY:
@@ -102,11 +106,14 @@ def copy(controller: Controller, command: Command) -> Steps:
                 Status.OVERLAPPING_IO_RANGE, "a source range overlaps the destination range"
             )
     target = namespace.memory.bytes[fields.sdaddr : fields.sdaddr + total]
-    due = None
-    if controller.timing is not None:
-        due = _modelled(controller.timing, sources, total)
-    steps = _copy_parts(controller, command, _parts(sources, target), at_once=total <= AT_ONCE)
-    return (yield from controller.scheduler.not_before(due, steps))
+    timing, at_once = controller.timing, total <= AT_ONCE
+    if timing is not None:
+        due = _modelled(timing, sources, total)
+        steps = _copy_parts(controller, command, sources, target, at_once=at_once)
+        return controller.scheduler.not_before(due, steps)
+    if at_once and _copied_at_once(controller, sources, target):
+        return None
+    return _copy_parts(controller, command, sources, target, at_once=False)
 
 
 def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int | Later:
@@ -165,14 +172,42 @@ def _parts(sources: Sequence[CopySource], target: memoryview) -> Iterator[Part]:
             at += length
 
 
+def _copied_at_once(
+    controller: Controller, sources: Sequence[CopySource], target: memoryview
+) -> bool:
+    """Copy if nothing has to be waited for, and return True if all was copied. Raises NvmeError."""
+    at = 0
+    for source in sources:
+        namespace, in_flight, first, length = source
+        if isinstance(namespace, Namespace) and (
+            blocks.in_the_way(in_flight, ((first, length),), writes=False)
+        ):
+            return False
+        try:
+            if not _copy_inline(source, target[at : at + length]):
+                return False
+        except MediaError as error:
+            raise _nvme_error(controller, namespace, error) from None
+        at += length
+    controller.statistics.moved += at
+    return True
+
+
 def _copy_parts(
-    controller: Controller, command: Command, parts: Iterator[Part], *, at_once: bool
+    controller: Controller,
+    command: Command,
+    sources: Sequence[CopySource],
+    whole: memoryview,
+    *,
+    at_once: bool,
 ) -> Steps:
     """Copy one part after the other; part of the destination may be written when it fails.
 
     Raises NvmeError.
     """
-    for source, target in parts:
+    if at_once and _copied_at_once(controller, sources, whole):
+        return None
+    for source, target in _parts(sources, whole):
         namespace, ranges = source.namespace, ((source.first, source.length),)
         _require_there(controller, namespace)
         if isinstance(namespace, Namespace):
@@ -180,9 +215,6 @@ def _copy_parts(
                 yield before
                 _require_there(controller, namespace)
         try:
-            if at_once and _copy_inline(source, target):
-                controller.statistics.moved += len(target)
-                continue
             yield controller.media_work.on_blocks(
                 source.in_flight, ranges, _copy_job(source, target), writes=False
             )
