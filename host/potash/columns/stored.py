@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.sdk.commands import Commands
 from potash.sdk.device import Device
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.extents import drive_of
@@ -15,26 +12,8 @@ from potash.sdk.files import FileInPlace
 from potash.sdk.namespace import Namespace
 from potash.sdk.targets import Range, pages_of
 
-
-class StoredFile:
-    """A file of a file system on the drive. Raises InvalidRequest for one that is elsewhere."""
-
-    def __init__(self, path: str | os.PathLike[str], device: Commands) -> None:
-        self._file = FileInPlace(Path(path), device)
-
-    @property
-    def size(self) -> int:
-        return self._file.size
-
-    @property
-    def ranges(self) -> Sequence[Range]:
-        return self._file.ranges
-
-    def confirm(self) -> None:
-        self._file.confirm()
-
-    def close(self) -> None:
-        self._file.close()
+StoredFile = FileInPlace
+"""A file of a file system on the drive."""
 
 
 class StoredBlocks:

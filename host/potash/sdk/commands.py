@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from typing import Protocol, TypedDict, Unpack
+from typing import ClassVar, TypeAlias, TypedDict, Unpack, cast
 
 from csd_spec.descriptors import dwords
 from csd_spec.opcodes import TIMING_LOG_PAGE, TRAFFIC_LOG_PAGE, LogPage
@@ -23,9 +23,11 @@ from nvme_spec.identify.structures import Cns, IdentifyController
 from nvme_spec.logs import AsyncEvent, SmartLog
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode, DataDirection, data_direction
+from nvme_spec.queues import EntryDwords
 from nvme_spec.registers import MINIMUM_PAGE_SHIFT
+from nvme_spec.words import CommandDwords
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
-from potash.sdk.transport import Buffer, Cdws, Completion, PendingCommand, Request, Transport
+from potash.sdk.transport import Buffer, Completion, PendingCommand, Request, Transport
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds for one command, as Linux gives an I/O command."""
@@ -61,15 +63,18 @@ class Fields(Dwords, total=False):
     """Seconds that the command may take, if not as many as the device was opened with."""
 
 
-class Layout(Protocol):
-    """The dwords of a command; see `nvme_spec.commands` and `csd_spec.fields`."""
-
-    def encode(self) -> Cdws: ...
+Layout: TypeAlias = CommandDwords | EntryDwords
+"""The dwords of a command; see `nvme_spec.commands` and `csd_spec.fields`."""
 
 
 def encoded(layout: Layout) -> Dwords:
     """The keyword arguments for a layout. Raises InvalidRequest for a value that does not fit."""
     try:
+        if isinstance(layout, EntryDwords):
+            fields = layout.fields()
+            if "mptr" in fields:
+                fields["cdw4"] = fields.pop("mptr")
+            return cast(Dwords, fields)
         cdw10, cdw11, cdw12, cdw13, cdw14, cdw15 = layout.encode()
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
@@ -307,9 +312,21 @@ def pieces_of(total: int, limit: int) -> Iterator[tuple[int, int]]:
 class AnyNamespace:
     """One namespace of a device, whatever its command set."""
 
+    csi: ClassVar = CommandSet.NVM
+    """The command set."""
+
     def __init__(self, device: Commands, nsid: int) -> None:
         self.device = device
         self.nsid = nsid
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
+
+    def _submit(self, opcode: int, layout: Layout, **fields: Unpack[Fields]) -> PendingCommand:
+        """Send an I/O command of its command set to the namespace. Raises InvalidRequest."""
+        command: Fields = {**fields, **encoded(layout), "nsid": self.nsid, "csi": self.csi}
+        return self.device.submit(opcode, **command)
+
+    def _structure(self) -> bytes:
+        """Its Identify data structure of its command set."""
+        return self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, self.csi)

@@ -7,7 +7,7 @@ unverified layouts.
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypedDict, Unpack, cast
+from typing import Annotated, TypedDict, Unpack
 
 from csd_spec.chains import ChainError, ChainStep
 from csd_spec.chains import encode as encode_chain
@@ -34,10 +34,9 @@ from nvme_spec.computational import (
 )
 from nvme_spec.computational import ComputeNamespace as ComputeNamespaceData
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.identify.structures import Cns
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
-from potash.sdk.commands import AnyNamespace, Dwords, Layout, encoded, pieces_of
+from potash.sdk.commands import AnyNamespace, Layout, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
@@ -77,6 +76,8 @@ class ComputeNamespace(AnyNamespace):
     All but `execute` and reading need root in a guest.
     """
 
+    csi = CommandSet.COMPUTE
+
     def memory_nsid(self) -> int:
         """The first memory namespace of the drive. Raises DeviceNotFound."""
         found = self.device.active_namespaces(CommandSet.MEMORY)
@@ -86,9 +87,7 @@ class ComputeNamespace(AnyNamespace):
 
     def identify(self) -> ComputeNamespaceData:
         """The limits: the Identify Namespace data structure of the command set."""
-        return ComputeNamespaceData(
-            self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, CommandSet.COMPUTE)
-        )
+        return ComputeNamespaceData(self._structure())
 
     def programs(self) -> list[Program]:
         """The programs by index, without empty indexes (log page 82h)."""
@@ -226,19 +225,8 @@ class ComputeNamespace(AnyNamespace):
             len(sent) if carries else 0,
             *given.get("parameters", (0, 0)),
         )
-        try:
-            fields = execute.fields()
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from None
-        fields["cdw4"] = fields.pop("mptr")
-        return self.device.submit(
-            ComputeOpcode.EXECUTE_PROGRAM,
-            nsid=self.nsid,
-            csi=CommandSet.COMPUTE,
-            data_out=sent or None,
-            timeout=given.get("timeout"),
-            **cast(Dwords, fields),
-        )
+        opcode, timeout = ComputeOpcode.EXECUTE_PROGRAM, given.get("timeout")
+        return self._submit(opcode, execute, data_out=sent or None, timeout=timeout)
 
     def execute_chain(self, steps: Sequence[ChainStep], *, timeout: float | None = None) -> int:
         """Run activated programs one after another; the last one's return value, 64 bits.
@@ -255,7 +243,7 @@ class ComputeNamespace(AnyNamespace):
         return self.device.io(
             ChainOpcode.EXECUTE_CHAIN,
             nsid=self.nsid,
-            csi=CommandSet.COMPUTE,
+            csi=self.csi,
             cdw10=len(sent) // DWORD_SIZE,
             data_out=sent,
             timeout=timeout,
@@ -269,7 +257,7 @@ class ComputeNamespace(AnyNamespace):
         return self.device.admin(opcode, nsid=self.nsid, data_out=data, **encoded(layout))
 
     def _log(self, lid: int, length: int) -> bytes:
-        return self.device.log_page(lid, length, nsid=self.nsid, csi=CommandSet.COMPUTE)
+        return self.device.log_page(lid, length, nsid=self.nsid, csi=self.csi)
 
 
 def _descriptors(ranges: Iterable[Bytes]) -> bytes:

@@ -29,9 +29,9 @@ class FileInPlace:
     """A file that is read in place: its pages, and a check whether they have changed. Raises
     InvalidRequest for a file that is not on a file system of the device's namespace."""
 
-    def __init__(self, path: Path, device: Commands) -> None:
+    def __init__(self, path: str | os.PathLike[str], device: Commands) -> None:
+        self.path = path = Path(path)
         volume = _volume(path, device)
-        self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):

@@ -5,11 +5,10 @@ NVM Express Key Value Command Set Specification 1.0d.
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import Count, Key
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.identify.structures import Cns
 from nvme_spec.key_value import (
     LONGEST_KEY,
     KeyValueCommand,
@@ -18,7 +17,7 @@ from nvme_spec.key_value import (
     decode_keys,
 )
 from nvme_spec.status import Status
-from potash.sdk.commands import AnyNamespace, Dwords
+from potash.sdk.commands import AnyNamespace
 from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest
 from potash.sdk.transport import Buffer, PendingCommand
 
@@ -44,22 +43,23 @@ class KeyValueNamespace(AnyNamespace, MutableMapping[bytes, bytes]):
     Potash's is that of their bytes; `len` lists all keys.
     """
 
+    csi = CommandSet.KEY_VALUE
     nsid: Annotated[Count, "The namespace's identifier."]
 
     @property
     def size(self) -> Annotated[Count, Key()]:
         """Bytes that all keys and values together may have."""
-        return self._structure.nsze
+        return self._limits.nsze
 
     @property
     def used(self) -> Annotated[Count, Key()]:
         """Bytes that keys and values have."""
-        return self._structure.nuse
+        return self._limits.nuse
 
     @property
     def max_value(self) -> Annotated[Count, Key()]:
         """Bytes of the longest value."""
-        return self._structure.kvf[0].value_max
+        return self._limits.kvf[0].value_max
 
     def store(
         self,
@@ -98,7 +98,9 @@ class KeyValueNamespace(AnyNamespace, MutableMapping[bytes, bytes]):
 
     def retrieve(self, key: bytes, length: int) -> Retrieved:
         """At most the first `length` bytes of a value, and its size. Raises KeyError."""
-        pending = self._submit(KeyValueOpcode.RETRIEVE, _command(key, length), length)
+        pending = self._submit(
+            KeyValueOpcode.RETRIEVE, _command(key, length), data_in_length=length
+        )
         with _absent_is_key_error(key):
             completion = pending.result()
         size = completion.result & 0xFFFF_FFFF
@@ -107,7 +109,8 @@ class KeyValueNamespace(AnyNamespace, MutableMapping[bytes, bytes]):
     def list_keys(self, first: bytes = b"", size: int = LIST_SIZE) -> list[bytes]:
         """Keys that fit into a list of `size` bytes, from `first` on, or else the next one."""
         size = min(size, self.device.max_transfer)
-        data = self._submit(KeyValueOpcode.LIST, _command(first, size), size).result().data
+        command = _command(first, size)
+        data = self._submit(KeyValueOpcode.LIST, command, data_in_length=size).result().data
         try:
             return decode_keys(data)
         except ValueError as error:
@@ -161,26 +164,8 @@ class KeyValueNamespace(AnyNamespace, MutableMapping[bytes, bytes]):
         return bool(self.list_keys(size=FIRST_READ))
 
     @property
-    def _structure(self) -> KeyValueNamespaceStructure:
-        csi = CommandSet.KEY_VALUE
-        data = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, csi)
-        return KeyValueNamespaceStructure(data)
-
-    def _submit(
-        self,
-        opcode: int,
-        command: KeyValueCommand,
-        data_in_length: int = 0,
-        data_out: Buffer | None = None,
-    ) -> PendingCommand:
-        return self.device.submit(
-            opcode,
-            nsid=self.nsid,
-            csi=CommandSet.KEY_VALUE,
-            data_out=data_out,
-            data_in_length=data_in_length,
-            **cast(Dwords, command.fields()),
-        )
+    def _limits(self) -> KeyValueNamespaceStructure:
+        return KeyValueNamespaceStructure(self._structure())
 
 
 def _command(key: bytes, size: int = 0, **options: bool) -> KeyValueCommand:

@@ -7,19 +7,17 @@ unverified layouts.
 import os
 from collections.abc import Iterable
 from contextlib import closing
-from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias, cast
+from typing import Annotated, NamedTuple, TypeAlias
 
 from csd_spec.opcodes import PAGE_SIZE, ValueOpcode
 from csd_spec.reporting import Count, Key
 from csd_spec.values import KEY_SIZE, SourceFlag, ValueSource
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.identify.structures import Cns
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryAccess, MemoryCopy, MemoryOpcode
 from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
-from potash.sdk.commands import AnyNamespace, Dwords, encoded, pieces_of
+from potash.sdk.commands import AnyNamespace, pieces_of
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.files import FileInPlace
 from potash.sdk.namespace import MAX_BLOCKS, Namespace
@@ -89,13 +87,13 @@ class MemoryNamespace(AnyNamespace):
     (InvalidRequest); `read` accepts any.
     """
 
+    csi = CommandSet.MEMORY
     nsid: Annotated[Count, "The namespace's identifier."]
 
     @property
     def size(self) -> Annotated[Count, Key()]:
         """Size of the namespace in bytes."""
-        data = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, CommandSet.MEMORY)
-        return MemoryNamespaceData(data).nsze
+        return MemoryNamespaceData(self._structure()).nsze
 
     def read(self, start: int, length: int, *, progress: Progress = silent) -> bytes:
         """`length` bytes from byte `start`."""
@@ -104,7 +102,9 @@ class MemoryNamespace(AnyNamespace):
         whole = -(-(skipped + length) // MEMORY_GRANULARITY) * MEMORY_GRANULARITY
         pieces = bytearray()
         submitted = (
-            self._submit(MemoryOpcode.MEMORY_READ, first + at, size, data_in_length=size)
+            self._submit(
+                MemoryOpcode.MEMORY_READ, MemoryAccess(first + at, size), data_in_length=size
+            )
             for at, size in pieces_of(whole, self._piece)
         )
         for completion in self.device.completions(submitted):
@@ -117,7 +117,11 @@ class MemoryNamespace(AnyNamespace):
         view = memoryview(data).cast("B")
         _require_whole(start, len(view))
         submitted = (
-            self._submit(MemoryOpcode.MEMORY_WRITE, start + at, size, data_out=view[at : at + size])
+            self._submit(
+                MemoryOpcode.MEMORY_WRITE,
+                MemoryAccess(start + at, size),
+                data_out=view[at : at + size],
+            )
             for at, size in pieces_of(len(view), self._piece)
         )
         for done, _ in enumerate(self.device.completions(submitted), 1):
@@ -127,7 +131,7 @@ class MemoryNamespace(AnyNamespace):
         """Fill `length` bytes from byte `start` on with zeroes."""
         _require_whole(start, length)
         for at, size in pieces_of(length, 1 << 30):
-            self._submit(MemoryOpcode.MEMORY_FILL, start + at, size).result()
+            self._submit(MemoryOpcode.MEMORY_FILL, MemoryAccess(start + at, size)).result()
 
     def copy(self, start: int, sources: Iterable[Source], *, progress: Progress = silent) -> int:
         """Copy blocks and memory, one after another, to byte `start` on; the number of bytes.
@@ -160,7 +164,7 @@ class MemoryNamespace(AnyNamespace):
         """
         nsid = self.device.nsid
         per_page = PAGE_SIZE // Namespace(self.device, nsid).block_size
-        with closing(FileInPlace(Path(path), self.device)) as file:
+        with closing(FileInPlace(path, self.device)) as file:
             pages = file.ranges
             blocks = [Blocks(nsid, one.page * per_page, one.pages * per_page) for one in pages]
             self.copy(start, blocks, progress=progress)
@@ -184,17 +188,8 @@ class MemoryNamespace(AnyNamespace):
             ).encode()
             for source in listed
         )
-        try:
-            fields = MemoryCopy(length, start, len(listed) - 1, 0).fields()
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from None
-        done = self.device.submit(
-            ValueOpcode.COPY_VALUES,
-            nsid=self.nsid,
-            csi=CommandSet.MEMORY,
-            data_out=data,
-            **cast(Dwords, fields),
-        ).result()
+        layout = MemoryCopy(length, start, len(listed) - 1, 0)
+        done = self._submit(ValueOpcode.COPY_VALUES, layout, data_out=data).result()
         return CopiedValues(done.result & 0xFFFF_FFFF, done.result >> 32)
 
     def flush(self) -> None:
@@ -228,31 +223,8 @@ class MemoryNamespace(AnyNamespace):
         else:
             kind = CopyFormat.MEMORY
             data = MemorySourceRange(*source).encode()
-        try:
-            fields = MemoryCopy(size, start, 0, kind).fields()
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from None
-        return self.device.submit(
-            MemoryOpcode.MEMORY_COPY,
-            nsid=self.nsid,
-            csi=CommandSet.MEMORY,
-            data_out=data,
-            **cast(Dwords, fields),
-        )
-
-    def _submit(
-        self, opcode: int, start: int, length: int, *, data_out: Buffer | None = None,
-        data_in_length: int = 0,
-    ) -> PendingCommand:  # fmt: skip
-        layout = encoded(MemoryAccess(start, length))
-        return self.device.submit(
-            opcode,
-            nsid=self.nsid,
-            csi=CommandSet.MEMORY,
-            data_out=data_out,
-            data_in_length=data_in_length,
-            **layout,
-        )
+        layout = MemoryCopy(size, start, 0, kind)
+        return self._submit(MemoryOpcode.MEMORY_COPY, layout, data_out=data)
 
 
 def _require_whole(start: int, length: int) -> None:

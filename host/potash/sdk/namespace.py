@@ -45,8 +45,7 @@ class Namespace(AnyNamespace):
         size = found.lbaf[index].ms
         if not size:
             return False
-        page = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid)
-        guard = NvmCommandSetNamespace(page).elbaf[index].pif
+        guard = NvmCommandSetNamespace(self._structure()).elbaf[index].pif
         if not found.dps & DPS_TYPE or size != (16 if guard else 8):
             raise InvalidRequest(
                 f"namespace {self.nsid} has {size} bytes of metadata a block, which this does not"

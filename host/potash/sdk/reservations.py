@@ -133,7 +133,7 @@ class Reservations(AnyNamespace):
         self._send(IoOpcode.RESERVATION_RELEASE, layout, ReleaseKey(_checked(key)).encode())
 
     def _send(self, opcode: IoOpcode, layout: Layout, data: bytes) -> None:
-        self.device.io(opcode, nsid=self.nsid, data_out=data, **encoded(layout))
+        self._submit(opcode, layout, data_out=data).result()
 
     def _report(self, *, extended: bool) -> Report:
         header = ExtendedReservationStatus if extended else ReservationStatus
@@ -141,9 +141,8 @@ class Reservations(AnyNamespace):
         size = REPORT_SIZE
         while True:
             layout = ReservationReport(numd_z=size // 4 - 1, eds=extended)
-            data = self.device.io(
-                IoOpcode.RESERVATION_REPORT, nsid=self.nsid, data_in_length=size, **encoded(layout)
-            ).data
+            pending = self._submit(IoOpcode.RESERVATION_REPORT, layout, data_in_length=size)
+            data = pending.result().data
             status = header(data[: header.SIZE])
             end = header.SIZE + listed.SIZE * status.regctl
             if end <= size:
