@@ -82,7 +82,8 @@ def test_no_view_of_memory_outlives_bus_mastering(host: Host) -> None:
 
 def test_interrupts_wait_for_bus_mastering(host: Host) -> None:
     host.master(False)
-    host.board.interrupts.fire_all((1, 3))
+    host.board.interrupts.fire(1)
+    host.board.interrupts.fire(3)
     assert host.lines.fired == []
     assert host.board.region_read(BAR0, 0x3000, 8) == (0b1010).to_bytes(8, "little")
     host.board.irqs_changed(2)

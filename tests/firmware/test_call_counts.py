@@ -104,7 +104,7 @@ def test_a_read_on_the_fast_path_in_modelled_time(request: pytest.FixtureRequest
                 host.now += 1
                 host.rpu.service()
             assert [(one.cid, one.status) for one in host.reap(queue)] == [(cid, 0)]
-        within(calls, 85, request)
+        within(calls, 84, request)
 
 
 @pytest.mark.parametrize("opcode", [READ, WRITE])
@@ -112,7 +112,7 @@ def test_a_command_that_the_executor_carries_out(
     host: Host, opcode: int, request: pytest.FixtureRequest
 ) -> None:
     queue = host.create_io_queue()
-    within(measured(host, queue, opcode, FUA), 113, request)
+    within(measured(host, queue, opcode, FUA), 112, request)
 
 
 def test_a_memory_copy_that_nothing_delays(request: pytest.FixtureRequest) -> None:
@@ -125,4 +125,4 @@ def test_a_memory_copy_that_nothing_delays(request: pytest.FixtureRequest) -> No
                 host.ring(queue)
                 passes(host)
             assert [(each.cid, each.status) for each in host.reap(queue)] == [(cid, 0)]
-        within(calls, 100, request)
+        within(calls, 99, request)

@@ -82,10 +82,6 @@ class InterruptLines:
             self._trace.sink("board.interrupt", {"vector": vector})
         (self._sent if self._signal(vector) else self._pending).add(vector)
 
-    def fire_all(self, vectors: Iterable[int]) -> None:
-        for vector in vectors:
-            self.fire(vector)
-
     def deliver_pending(self) -> None:
         """The host has changed its vectors: give it what was waiting for that."""
         sent = {vector for vector in self._pending if self._signal(vector)}

@@ -41,7 +41,7 @@ class Arbiter:
         interrupts: Interrupts,
         clock: Callable[[], float],
     ) -> None:
-        self.fast_path = FastPath(controller, commands.complete_successes)
+        self.fast_path = FastPath(controller, commands.complete_successes, interrupts.send)
         if controller.timing is not None:
             from potash_firmware.rpu.timed_fast_path import TimedFastPath  # NumPy
 

@@ -79,8 +79,8 @@ class Interrupts:
         due = coalescing.take_due()
         if due and self._faults.interrupts:
             due = self._faults.delivered(due, self._controller)
-        if due:
-            self._lines.fire_all(due)
+        for vector in due:
+            self._lines.fire(vector)
         if coalescing.holds and self._timer.over and (left := coalescing.timeout) is not None:
             self._timer = self._timers.after(left)
 

@@ -180,7 +180,7 @@ class TimedFastPath(FastPath):
     """The fast path of a controller with modelled time."""
 
     def __init__(self, controller: Controller, timing: ModelledTime, commands: Commands) -> None:
-        super().__init__(controller, commands.complete_successes)
+        super().__init__(controller, commands.complete_successes, commands.interrupts.send)
         self._timed = self
         self.controller, self.timing, self._commands = controller, timing, commands
         self._outstanding, self._deadlines = controller.outstanding, controller.deadlines

@@ -92,11 +92,14 @@ class Deferral(Protocol):
 
 
 class FastPath:
-    """The fast path of one controller; `complete` posts the completions."""
+    """The fast path of one controller; `complete` posts the completions, and `interrupt` interrupts
+    the host for them."""
 
-    def __init__(self, controller: Controller, complete: Complete) -> None:
+    def __init__(
+        self, controller: Controller, complete: Complete, interrupt: Callable[[], None]
+    ) -> None:
         self._controller = controller
-        self._complete = complete
+        self._complete, self._interrupt = complete, interrupt
         self._timed: Deferral | None = None
 
     def run(self, queue: SubmissionQueue, limit: int) -> int:
@@ -113,9 +116,8 @@ class FastPath:
         dma = staging or board.dma
         known_views = dma.known_views
         waiting = controller.outstanding.by_queue[queue.qid]
-        head, end = queue.head, queue.tail
-        if end < head:
-            end = queue.size
+        head, tail = queue.head, queue.tail
+        end = tail if head <= tail else queue.size
         if end - head > 1:
             end = head + min(BATCH, limit, end - head)
         if timed is None:
@@ -186,8 +188,10 @@ class FastPath:
             queue.head = (head + done) % queue.size
             if timed is None:
                 self._complete(queue, cids)
-                # After the host has its answers.
                 took = perf_counter_ns() - began
+                if queue.head == tail and staging is None:  # all that the host waits for here
+                    self._interrupt()
+                # After the host has its answers.
                 controller.statistics.executed(queue.qid, csi, done - writes, writes, took)
             else:
                 controller.statistics.fetched(queue.qid, csi, done - writes, writes)
