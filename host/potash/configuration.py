@@ -68,6 +68,7 @@ class Configuration:
     def owners(self) -> set[int]:
         """The controllers that have something of their own."""
         found = {each.private for each in self.namespaces if each.private is not None}
+        found |= {number for each in self.key_value.namespaces for number in each.controllers}
         found |= {each.controller for each in self.accelerators if each.controller is not None}
         return found.union(self.memory.controllers or (), self.compute.controllers or ())
 

@@ -106,7 +106,7 @@ class NamespaceSection:
     @classmethod
     def parse(cls, text: str) -> Self:
         """A namespace from SIZE[:BLOCK[+METADATA[:TYPE]]][:private=N]. Raises ValueError."""
-        text, private = of_controller(text, "private")
+        text, private = kinds.of_controller(text, "private")
         size, colon, described = text.partition(":")
         blocks, _, protection = described.partition(":")
         block, _, metadata = blocks.partition("+")
@@ -151,14 +151,3 @@ class NamespaceSection:
         section = cls(size, zone_size=shape.zone_size, zone_capacity=shape.zone_capacity, **given)
         _ = section.shape
         return section
-
-
-def of_controller(text: str, word: str) -> tuple[str, int | None]:
-    """A description without its end `:WORD=N`, and the controller N, if there is one. Raises
-    ValueError."""
-    described, found, number = text.rpartition(f":{word}=")
-    if not found:
-        return text, None
-    if not number.isdecimal() or int(number) >= MOST_CONTROLLERS:
-        raise ValueError(f"{text!r}: a controller is 0 to {MOST_CONTROLLERS - 1}")
-    return described, int(number)

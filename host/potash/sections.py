@@ -14,7 +14,7 @@ import click
 from csd_spec.faults import MOST_FAULTS, Fault
 from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
-from potash.namespace_sections import OF_ZONES, NamespaceSection, of_controller
+from potash.namespace_sections import OF_ZONES, NamespaceSection
 from potash.toml_kinds import key
 from potash.units import LARGEST, Parsed, Size, completing, human, short
 from potash.vm.defaults import CPUS, MEMORY, MIRROR_HELP, MIRROR_VARIABLE, STILL_LIMIT
@@ -244,8 +244,8 @@ class KeyValueSection:
         kinds.several(kinds.KEY_VALUE, "namespaces", MOST_NAMESPACES),
         (), "kv_namespaces --kv-namespace",
         "A key value namespace for a new drive or one without any: the size of all keys and "
-        "values together, and of the longest value (default: 512K); may be repeated. The media "
-        "store it.", page="kv.md", guest=True)
+        "values together, and of the longest value (default: 512K), and the only controller that "
+        "it is attached to; may be repeated. The media store it.", page="kv.md", guest=True)
     # fmt: on
 
 
@@ -293,7 +293,7 @@ class AcceleratorSection:
     @classmethod
     def parse(cls, text: str) -> Self:
         """An accelerator from SIZE[:SIZE][:controller=N]. Raises ValueError."""
-        text, controller = of_controller(text, "controller")
+        text, controller = kinds.of_controller(text, "controller")
         first, _, second = text.partition(":")
         sizes = [Size(PAGE_SIZE).parse(one) for one in (first, second or first)]
         if max(sizes) > LARGEST_BUFFER:

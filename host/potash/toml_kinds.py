@@ -18,6 +18,7 @@ from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.flash.rates import NAMES, ProfileError, thousandths
 from potash_device.media.shapes import BLOCK_SIZES, MAX_VALUE, NamespaceShape, WriteAreas
+from potash_device.settings import MOST_CONTROLLERS
 from potash_firmware.extension_limits import is_file
 from potash_firmware.log_components import LogSettings
 from potash_firmware.rpu.placement import PlacementSettings
@@ -255,10 +256,29 @@ def describe_areas(areas: WriteAreas) -> str:
     return f"{short(areas.size)}:{short(areas.granularity)}{zones}"
 
 
+def of_controller(text: str, word: str) -> tuple[str, int | None]:
+    """A description without its end `:WORD=N`, and the controller N, if there is one. Raises
+    ValueError."""
+    described, found, number = text.rpartition(f":{word}=")
+    if not found:
+        return text, None
+    if not number.isdecimal() or int(number) >= MOST_CONTROLLERS:
+        raise ValueError(f"{text!r}: a controller is 0 to {MOST_CONTROLLERS - 1}")
+    return described, int(number)
+
+
 def parse_key_value(described: str) -> NamespaceShape:
-    """A key value namespace from SIZE[:MAX]. Raises ValueError."""
+    """A key value namespace from SIZE[:MAX][:private=N]. Raises ValueError."""
+    described, private = of_controller(described, "private")
     size, colon, longest = described.partition(":")
-    return NamespaceShape.key_value(parse_size(size), parse_size(longest) if colon else MAX_VALUE)
+    shape = NamespaceShape.key_value(parse_size(size), parse_size(longest) if colon else MAX_VALUE)
+    return shape._replace(controllers=() if private is None else (private,))
+
+
+def describe_key_value(shape: NamespaceShape) -> str:
+    """The text that `parse_key_value` reads."""
+    private = "".join(f":private={number}" for number in shape.controllers)
+    return f"{short(shape.size)}:{short(shape.max_value)}{private}"
 
 
 def parse_serial(serial: str) -> str:
@@ -346,11 +366,12 @@ PLACEMENT = _described(
 )
 AREAS = _described("SIZE[:GRANULARITY[:ZONES]]", parse_areas, describe_areas, "64K", "1M:16K:8")
 KEY_VALUE = _described(
-    "SIZE[:MAX]",
+    "SIZE[:MAX][:private=N]",
     parse_key_value,
-    lambda shape: f"{short(shape.size)}:{short(shape.max_value)}",
+    describe_key_value,
     "1G",
     "1G:64K",
+    "1G:private=1",
 )
 SERIAL = _described("TEXT", parse_serial, str, "POTASH0002")
 LEVELS = _described(

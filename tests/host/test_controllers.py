@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from csd_spec.status import VendorStatus
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import Status
 from potash.cli.app import run_app
 from potash.observing.prometheus import text
@@ -148,16 +149,17 @@ def test_sockets_are_listed_in_a_configuration(
 
 
 def test_a_private_namespace_is_attached_to_its_controller_alone(tmp_path: Path) -> None:
-    namespaces = ["1M", "2M:512:private=1", "3M:private=0"]
+    options = [f"--namespace={each}" for each in ("1M", "2M:512:private=1", "3M:private=0")]
+    options += ["--kv-namespace=1M:private=1", "--kv-namespace=1M:64K"]
     for _ in range(2):  # the second time as the media have it
-        with booted_device(
-            controllers=2, options=[f"--namespace={each}" for each in namespaces], media=tmp_path
-        ) as device:
+        with booted_device(controllers=2, options=options, media=tmp_path) as device:
             first, second = device.controllers
-            assert (first.active_namespaces(), second.active_namespaces()) == ([1, 3], [1, 2])
+            found = (first.active_namespaces(), second.active_namespaces())
+            assert found == ([1, 3, 5], [1, 2, 4, 5])
+            assert first.active_namespaces(CommandSet.KEY_VALUE) == [5]
             shared = [each.identify_data(0, nsid)[30] for each, nsid in ((first, 1), (second, 2))]
             assert shared == [1, 0]
-        namespaces = []
+        options = []
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,8 @@ def test_a_private_namespace_is_attached_to_its_controller_alone(tmp_path: Path)
         (["--namespace=1M:private=16"], "a controller is 0 to 15"),
         (["--namespace=1M:private="], "a controller is 0 to 15"),
         (["--zoned-namespace=256M,private=3"], "give 4 --socket"),
+        (["--kv-namespace=1M:private=2"], "controller 2, which has"),
+        (["--kv-namespace=1M:4K:private=16"], "a controller is 0 to 15"),
     ],
 )
 def test_private_namespaces_of_controllers_that_are_not_there(
@@ -201,6 +205,8 @@ def test_the_status_has_the_counters_of_every_controller(device: BootedDevice) -
     measured = between(before, after)
     assert measured["others"][1] > 0 and measured["commands"] > measured["others"][1]
     assert any("controller 1: ready" in line for line in summary(after, measured))
+    asked = ask(status_socket(str(device.sockets[1])))
+    assert asked["pid"] == after["pid"], "at every socket"
 
 
 def test_each_accelerator_belongs_to_one_controller() -> None:

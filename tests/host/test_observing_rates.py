@@ -105,6 +105,39 @@ def test_the_screen_says_what_the_snapshot_says() -> None:
         assert text in shown
 
 
+def test_several_controllers_have_their_queues_and_errors_on_the_screen() -> None:
+    def times(commands: int) -> dict[str, Any]:
+        bucket = {"most": 1e-5, "commands": commands}
+        return {**NO_TIMES, "commands": commands, "seconds": 1.0, "buckets": [bucket]}
+
+    def both(first: int, second: int) -> Snapshot:
+        others = {"read": times(second), "write": times(0), "other": times(0)}
+        return snapshot(
+            float(first),
+            queues=[queue(1, read=first)],
+            latencies={"read": times(first), "write": times(0), "other": times(0)},
+            others=[
+                {
+                    "id": 1,
+                    "controller": snapshot(0.0)["controller"],
+                    "queues": [queue(3, read=second)],
+                    "latencies": others,
+                    "errors": [{"status": 1, "meaning": "Invalid Opcode", "commands": 4}],
+                }
+            ],
+        )
+
+    before, after = both(1, 10), both(3, 70)
+    found = rates.between(before, after)
+    assert (found["others"], found["queues_of_others"]) == ({1: 30.0}, {1: {3: 30.0}})
+    assert found["latencies"]["read"]["commands"] == 62
+    shown = screen.lines(Path("x"), after, found)
+    rows = [line.split() for line in shown]
+    assert ["0", "1", "64", "0", "0", "1", "3", "read", "3"] in rows
+    assert ["1", "3", "64", "0", "0", "30", "70", "read", "70"] in rows
+    assert "4 × Invalid Opcode (controller 1)" in shown
+
+
 @pytest.mark.parametrize(
     ("rate", "said"), [(0, "0"), (999, "999"), (1500, "1.5k"), (2_500_000, "2.5M"), (3e9, "3.0G")]
 )

@@ -61,9 +61,9 @@ class Rows(DataTable[str]):
 
     def show(self, rows: Iterable[screen.Row]) -> None:
         heads, *body = rows
+        self.clear(columns=len(self.columns) != len(heads))
         if not self.columns:
             self.add_columns(*heads)
-        self.clear()
         for row in body:
             self.add_row(*(plain(cell) for cell in row))
 

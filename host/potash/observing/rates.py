@@ -1,7 +1,7 @@
 """Rates of a device between two of its snapshots."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from csd_spec.reporting import Amount, Share
 from potash_firmware.snapshot import (
@@ -12,6 +12,8 @@ from potash_firmware.snapshot import (
     OtherController,
     Snapshot,
 )
+
+_Numbers = dict[int, float]
 
 
 class Rates(TypedDict):
@@ -29,7 +31,9 @@ class Rates(TypedDict):
         Mapping[int, Amount], "Commands by queue identifier, of the first controller."
     ]
     latencies: Annotated[
-        Latencies, "Times that I/O commands took in between; all but sums are upper bounds."
+        Latencies,
+        "Times that I/O commands of all controllers took in between; all but sums are upper"
+        " bounds.",
     ]
     accelerators: Annotated[
         Mapping[int, Share], "Share of the time in which an accelerator ran a job, by ID."
@@ -41,6 +45,9 @@ class Rates(TypedDict):
     ]
     others: Annotated[
         Mapping[int, Amount], "Commands by identifier, of controllers behind the first one."
+    ]
+    queues_of_others: Annotated[
+        Mapping[int, Mapping[int, Amount]], "Their commands by controller and queue identifier."
     ]
 
 
@@ -59,8 +66,17 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
     def rate(count: Callable[[Snapshot], int]) -> float:
         return max(0.0, (count(after) - count(before)) / seconds)
 
-    first, second = _by_queue(before), _by_queue(after)
-    others = {each["id"]: _all(each) for each in before["others"]}
+    def by_queue(then: Snapshot | OtherController, now: Snapshot | OtherController) -> _Numbers:
+        first = _by_queue(then)
+        return {
+            qid: max(0.0, (count - first.get(qid, 0)) / seconds)
+            for qid, count in _by_queue(now).items()
+        }
+
+    queues_of_others = {
+        now["id"]: by_queue(then, now)
+        for then, now in zip(before["others"], after["others"], strict=True)
+    }
     busy_before, busy_after = _busy(before), _busy(after)
     return {
         "seconds": seconds,
@@ -77,23 +93,34 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
             )
         ),
         "jobs": rate(lambda drive: sum(item["jobs"]["started"] for item in drive["accelerators"])),
-        "queues": {
-            qid: max(0.0, (count - first.get(qid, 0)) / seconds) for qid, count in second.items()
-        },
+        "queues": by_queue(before, after),
         "accelerators": {
             number: min(1.0, max(0.0, (busy - busy_before.get(number, 0.0)) / seconds))
             for number, busy in busy_after.items()
         },
         "latencies": {
-            "read": since(before["latencies"]["read"], after["latencies"]["read"]),
-            "write": since(before["latencies"]["write"], after["latencies"]["write"]),
-            "other": since(before["latencies"]["other"], after["latencies"]["other"]),
+            "read": since(_times(before, "read"), _times(after, "read")),
+            "write": since(_times(before, "write"), _times(after, "write")),
+            "other": since(_times(before, "other"), _times(after, "other")),
         },
         "busy": _shares(before["modelled"], after["modelled"]),
-        "others": {
-            each["id"]: max(0.0, (_all(each) - others.get(each["id"], 0)) / seconds)
-            for each in after["others"]
-        },
+        "others": {number: sum(rates.values()) for number, rates in queues_of_others.items()},
+        "queues_of_others": queues_of_others,
+    }
+
+
+def _times(drive: Snapshot, kind: Literal["read", "write", "other"]) -> Histogram:
+    """The times of commands of all controllers."""
+    every = [controller["latencies"][kind] for controller in _controllers(drive)]
+    return {
+        **every[0],
+        "commands": sum(each["commands"] for each in every),
+        "seconds": sum(each["seconds"] for each in every),
+        "most": max(each["most"] for each in every),
+        "buckets": [
+            {"most": same[0]["most"], "commands": sum(bucket["commands"] for bucket in same)}
+            for same in zip(*(each["buckets"] for each in every), strict=True)
+        ],
     }
 
 

@@ -1,13 +1,13 @@
 """The screen of `potash top`: a device's queues and accelerators, and their rates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from csd_spec.text import plain
 from potash.observing.rates import Rates
 from potash.tables import columns
 from potash.units import human
-from potash_firmware.snapshot import Snapshot, StopsByCause
+from potash_firmware.snapshot import Queue, Snapshot, StopsByCause
 
 Row = Sequence[str]
 
@@ -22,11 +22,12 @@ def microseconds(seconds: float) -> str:
 
 def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
     """The screen as text, for a terminal of any width."""
+    rows = list(queues(snapshot, rates))
     shown = [
         f"{place}  process {snapshot['pid']}",
         *summary(snapshot, rates),
         "",
-        *columns(list(queues(snapshot, rates)), ">>>>>><"),
+        *columns(rows, ">" * (len(rows[0]) - 1) + "<"),
         "",
         *columns(list(accelerators(snapshot, rates)), ">>>>>>>>><"),
         *(["", *columns(list(extensions(snapshot)), "<<>><")] if snapshot["extensions"] else ()),
@@ -95,9 +96,20 @@ def summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
 
 
 def queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
-    """A table's rows, the heads first."""
-    yield "queue", "size", "waiting", "outstanding", "commands/s", "in all", "most"
-    for queue in snapshot["queues"]:
+    """A table's rows, the heads first, with the controller of each queue if there are several."""
+    others = snapshot["others"]
+    heads = ("queue", "size", "waiting", "outstanding", "commands/s", "in all", "most")
+    yield ("controller", *heads) if others else heads
+    for row in _queues(snapshot["queues"], rates["queues"]):
+        yield ("0", *row) if others else row
+    for other in others:
+        for row in _queues(other["queues"], rates["queues_of_others"].get(other["id"], {})):
+            yield str(other["id"]), *row
+
+
+def _queues(found: Iterable[Queue], rates: Mapping[int, float]) -> Iterable[Row]:
+    """The rows of a controller's queues."""
+    for queue in found:
         commands = sorted(queue["commands"].items(), key=lambda one: -one[1])
         most = ", ".join(f"{name} {count}" for name, count in commands[:MOST_USED])
         yield (
@@ -105,7 +117,7 @@ def queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
             str(queue["size"]) if queue["size"] else "gone",
             str(queue["waiting"]),
             str(queue["outstanding"]),
-            number(rates["queues"].get(queue["qid"], 0.0)),
+            number(rates.get(queue["qid"], 0.0)),
             str(sum(queue["commands"].values())),
             most,
         )
@@ -204,6 +216,10 @@ def _causes(stops: StopsByCause) -> str:
 
 def errors(snapshot: Snapshot) -> list[str]:
     """Statuses with which commands have failed."""
-    if not snapshot["errors"]:
-        return []
-    return ["", *(f"{error['commands']} × {error['meaning']}" for error in snapshot["errors"])]
+    found = [f"{error['commands']} × {error['meaning']}" for error in snapshot["errors"]]
+    for other in snapshot["others"]:
+        found += [
+            f"{error['commands']} × {error['meaning']} (controller {other['id']})"
+            for error in other["errors"]
+        ]
+    return ["", *found] if found else []

@@ -8,6 +8,8 @@ import os
 import socket
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -35,12 +37,29 @@ def status_socket(device: str) -> Path:
     return Path(device.removeprefix(VFIO_USER_SCHEME) + SUFFIX)
 
 
+@contextmanager
+def also_at(device: str, first: str) -> Iterator[None]:
+    """Have the status socket of a device's first socket at another one of its sockets, too."""
+    place, made = status_socket(device), False
+    with suppress(OSError):  # without it, the device works, too
+        if place.is_symlink() or place.is_socket():  # of a killed device
+            place.unlink()
+        place.symlink_to(status_socket(first))
+        made = True
+    try:
+        yield
+    finally:
+        if made:
+            place.unlink(missing_ok=True)
+
+
 def running() -> list[Path]:
     """The status sockets of devices that other commands of this user have started."""
     import tempfile
 
     found = Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}")
-    return sorted(place for place in found if _is_own(place) and _listens(place))
+    own = (place for place in found if _is_own(place) and not place.is_symlink())
+    return sorted(place for place in own if _listens(place))
 
 
 def _is_own(place: Path) -> bool:

@@ -29,7 +29,7 @@ from potash.cli.device.modelled_time import (
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import about
-from potash.observing.status import status_socket
+from potash.observing.status import also_at, status_socket
 from potash.sdk.errors import PotashError
 from potash.sections import LIBUBPF, MODELLED
 from potash.tracing.recording import TRACES, lines, recording
@@ -226,6 +226,8 @@ def _serve(
             raise PotashError(str(error)) from None
         except NvmeError as error:
             raise PotashError(error.detail) from None
+        for other in sockets[1:]:
+            stack.enter_context(also_at(str(other), str(path)))
         address = None
         if section.metrics is not None:
             asked = status_socket(str(path))
