@@ -85,6 +85,11 @@ class Core:
         return cls(config, dram, engine=engine, threads=threads)
 
     @property
+    def is_compiled(self) -> bool:
+        """True where compiled code is loaded."""
+        return self._engine.is_compiled
+
+    @property
     def trace(self) -> Callable[[Event], None] | None:
         """Called before each instruction, when set."""
         return self._engine.trace

@@ -23,6 +23,10 @@ class VtaEngine(Protocol):
     trace: Callable[[Event], None] | None
     """Called before each instruction, when set."""
 
+    @property
+    def is_compiled(self) -> bool:
+        """True where compiled code is loaded."""
+
     def run(self, address: int, count: int) -> None:
         """Execute the stream of `count` instructions at physical `address`. Raises StreamError."""
 
@@ -87,6 +91,10 @@ class AutoSimulator:
         self._step_cost = self.PRODUCT_COST * config.batch * config.block_in * config.block_out
         self._left = self.LOADING_COST
         self.trace: Callable[[Event], None] | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._engine is not self._readable
 
     def run(self, address: int, count: int) -> None:
         self.execute(self._readable.fetch(address, count))

@@ -68,6 +68,7 @@ class Simulator:
     contents from stream to stream; tokens do not.
     """
 
+    is_compiled = False
     trace: Callable[[Event], None] | None = None
     """Called before each instruction, when set."""
 

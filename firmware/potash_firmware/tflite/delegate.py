@@ -29,7 +29,6 @@ from potash_firmware.tflite.capi import (
     read_execution_plan,
     read_ints,
     read_node,
-    view,
 )
 from potash_firmware.tflite.decisions import NodeReport
 from potash_firmware.tflite.lowering import Refusal, Rounding, Settings
@@ -367,7 +366,7 @@ def _run(kernel: Kernel, context: CData) -> int:
     session, nodes = kernel.session, kernel.nodes
     with COMPUTE.span("tflite.partition", nodes=len(nodes)):
         try:
-            kernel.partition.run(lambda index: view(context.tensors + index))
+            kernel.partition.run(context.tensors)
         except ShapeError:
             session.left = {(kernel.graph, index): OTHER_SHAPES for index in nodes}
             raise

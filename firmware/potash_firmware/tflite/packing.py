@@ -135,19 +135,19 @@ def around(surface: Surface, margin: Margin) -> tuple[Surface, ...]:
 
 def pack(values: Array, sizes: Sizes, surface: Surface, config: Config) -> None:
     """Put a tensor's values into its surface."""
-    for place, image in _pairs(values.reshape(sizes), sizes, surface, config):
+    for place, image in pairs(values.reshape(sizes), sizes, surface, config):
         place[...] = image
 
 
 def unpack(surface: Surface, sizes: Sizes, config: Config, out: Array | None = None) -> Array:
     """A tensor's values from its surface, as images; into `out`, of as many values, when given."""
     result = np.empty(sizes, np.int8) if out is None else out.reshape(sizes)
-    for place, image in _pairs(result, sizes, surface, config):
+    for place, image in pairs(result, sizes, surface, config):
         image[...] = place
     return result
 
 
-def _pairs(
+def pairs(
     values: Array, sizes: Sizes, surface: Surface, config: Config
 ) -> Iterator[tuple[Array, Array]]:
     """Views of the surface, and of the images' values there: whole blocks of channels, and the

@@ -12,13 +12,14 @@ their own, and change at the end of a run.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import MemoryId
-from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
+from potash_firmware.tflite.border import Port, copies
+from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, CData, Node, Tensor, ffi, view
 from potash_firmware.tflite.draft import Copy, Draft
 from potash_firmware.tflite.lowering import (
     Alias,
@@ -38,6 +39,9 @@ from potash_firmware.tflite.variables.claims import VariableState
 from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError
 from potash_firmware.vta_runtime.buffers import settle
 from potash_firmware.vta_runtime.schedules import Surface, fill, layouts, move
+
+if TYPE_CHECKING:
+    from potash_device.vta.fast.binding import Bound
 
 Lowered: TypeAlias = tuple[Node, Lowering]
 
@@ -72,24 +76,6 @@ class Arrangement(NamedTuple):
     sizes: Sizes
 
 
-class Port(NamedTuple):
-    """A tensor at the partition's border."""
-
-    tensor: Tensor
-    surface: Surface
-    sizes: Sizes
-
-    def values(self, array: Callable[[int], Array]) -> Array:
-        """The tensor's values; those of uint8 are reinterpreted as int8. Raises ShapeError."""
-        values = array(self.tensor.index)
-        if values.shape != self.tensor.shape:
-            raise ShapeError(
-                f"tensor {self.tensor.name!r} has the shape {values.shape}, and not "
-                f"{self.tensor.shape} as when the model was loaded"
-            )
-        return values.view(np.int8)
-
-
 class Kept(NamedTuple):
     """The assignment of a variable at the end of a run."""
 
@@ -107,18 +93,27 @@ class Partition:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     steps: tuple[Stream | Arrangement, ...]
+    copies: tuple["Bound | None", "Bound | None"] | None = None
+    """Compiled code that packs the inputs, and that unpacks the outputs."""
 
     @property
     def streams(self) -> tuple[Stream, ...]:
         """The streams among the steps."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
-    def run(self, array: Callable[[int], Array]) -> None:
-        """Compute the outputs from the inputs; `array` gives the values of a tensor at the border.
-        Raises StreamError, ShapeError."""
-        config = self.runtime.config
-        for port in self.inputs:
-            pack(port.values(array), port.sizes, port.surface, config)
+    def run(self, tensors: CData) -> None:
+        """Compute the outputs from the inputs, which are among TensorFlow Lite's `tensors`.
+
+        Raises StreamError, ShapeError.
+        """
+        core, config = self.runtime.core, self.runtime.config
+        if self.copies is None and core.is_compiled:
+            self.copies = copies(self.inputs, config), copies(self.outputs, config)
+        packing, unpacking = self.copies or (None, None)
+        first = int(ffi.cast("intptr_t", tensors))
+        if packing is None or packing(first, 1) < 0:
+            for port in self.inputs:
+                pack(_values(port, tensors), port.sizes, port.surface, config)
         for step in self.steps:
             match step:
                 case Stream(code, marks):
@@ -128,19 +123,31 @@ class Partition:
                             for node, *at in marks
                         ]
                         COMPUTE.sink("tflite.nodes", {"nodes": nodes})
-                    self.runtime.core.execute(code)
+                    core.execute(code)
                 case Arrangement():
                     values = [
                         unpack(one.surface, one.sizes, config).reshape(one.shape)
                         for one in step.sources
                     ]
                     pack(step.arrange(*values), step.sizes, step.target, config)
-        for port in self.outputs:
-            unpack(port.surface, port.sizes, config, port.values(array))
+        if unpacking is None or unpacking(first, 0) < 0:
+            for port in self.outputs:
+                unpack(port.surface, port.sizes, config, _values(port, tensors))
 
     def close(self) -> None:
         """Free the accelerator's memory."""
         self.builder.close()
+
+
+def _values(port: Port, tensors: CData) -> Array:
+    """A tensor's values; those of uint8 are reinterpreted as int8. Raises ShapeError."""
+    values, tensor = view(tensors + port.tensor.index), port.tensor
+    if values.shape != tensor.shape:
+        raise ShapeError(
+            f"tensor {tensor.name!r} has the shape {values.shape}, and not {tensor.shape} as when "
+            "the model was loaded"
+        )
+    return values.view(np.int8)
 
 
 def build(

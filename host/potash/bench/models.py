@@ -187,7 +187,7 @@ def _compared(
 def _besides(model: bytes, inputs: bytes, pairs: int) -> list[float]:
     """Milliseconds of an inference without what the streams take: callbacks, packing, and the
     nodes that are left to the processor."""
-    core = IdleCore(Config.default(), memoryview(bytearray(DRAM_BYTES)))
+    core = IdleCore(Config.default(), memoryview(bytearray(DRAM_BYTES)), engine="fast")
     with Runtime(core) as runtime:
         idle = Model(model, delegate=VtaDelegate(runtime))
         return [_milliseconds(idle, inputs) for _ in range(pairs)]

@@ -118,6 +118,7 @@ class FastSimulator:
     worth, divided_at = WORTH, DIVIDED_AT
     """Tests change these to divide any stream immediately."""
 
+    is_compiled = True
     trace: Callable[[Event], None] | None = None
     """Called before each instruction, when set."""
 
