@@ -12,7 +12,7 @@ import socket
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar, cast
 
 from csd_spec.status import StatusId
 from csd_spec.text import plain
@@ -33,6 +33,8 @@ from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 VERSION = 1
 """Version of a snapshot's contents; keys may be added without a new version."""
@@ -151,24 +153,11 @@ def snapshot(device: Running) -> reported.Snapshot:
         ],
         modelled=_modelled(core, rpu.holding),
         extensions=[
-            reported.Extension(
-                kind=one.kind,
-                number=one.number,
-                name=one.name,
-                source=one.source,
-                calls=one.calls,
-                failures=one.failures,
-            )
+            _same(reported.Extension, one)
             for one in (core.settings.extensions.listed if core.settings.extensions else ())
         ],
         placement=[
-            reported.PlacementHandle(
-                host=counted.host,
-                media=counted.media,
-                moved=counted.moved,
-                padding=counted.padding,
-                write_amplification=counted.write_amplification,
-            )
+            _same(reported.PlacementHandle, counted)
             for counted in (core.placement.counters if core.placement else ())
         ],
         access_groups=access_groups(rpu.subsystem.controllers),
@@ -235,9 +224,7 @@ def _modelled(core: Controller, holding: Holding | None) -> reported.ModelledTim
         guest_seconds=log.guest_ns / NANOSECONDS,
         frozen_seconds=log.frozen_ns / NANOSECONDS,
         lateness=_histogram(timing.lateness),
-        pages=reported.Pages(
-            host=log.host, relocated=log.relocated, translation=log.translation, padding=log.padding
-        ),
+        pages=_same(reported.Pages, log),
         write_amplification=log.write_amplification,
         operations=reported.Operations(
             senses=log.senses, programs=log.programs, erases=log.erased, suspensions=log.suspensions
@@ -271,23 +258,17 @@ def _modelled(core: Controller, holding: Holding | None) -> reported.ModelledTim
             commands=_stops(None if holding is None else holding.commands),
         ),
         slc=reported.SlcCache(superblocks=log.slc, folded=log.folded, programs=log.slc_programs),
-        errors=reported.BitErrors(
-            retries=log.retries,
-            uncorrectable=log.uncorrectable,
-            lost=log.lost,
-            refreshed=log.refreshed,
-        ),
+        errors=_same(reported.BitErrors, log),
         read_cache=reported.CacheAccesses(hits=log.read_hits, misses=log.read_misses),
         copied_back=log.copied,
         areas=reported.RandomWriteAreas(written=log.area_writes, committed=log.commits),
-        values=reported.ValueLogs(
-            stored=values.stored,
-            written=values.written,
-            moved=values.moved,
-            index=values.index,
-            write_amplification=values.write_amplification,
-        ),
+        values=_same(reported.ValueLogs, values),
     )
+
+
+def _same(kind: type[T], source: object) -> T:
+    """A part of a snapshot that has attributes of an object."""
+    return cast(T, {name: getattr(source, name) for name in kind.__annotations__})
 
 
 def _stops(cause: Cause | None) -> reported.Stops:

@@ -392,7 +392,7 @@ def of_an_open_batch(kind: type, x: tuple[int, ...] = (1, 4, 4, 8)) -> bytes:
 
 def test_shapes_of_an_open_batch_are_computed_once() -> None:
     model, images = of_an_open_batch(np.float32), reals(4, 1, 4, 4, 8)
-    once = folding.packed(folding.folded(model))
+    once = packed(folding.folded(model))
     assert len(unpacked(once).subgraphs[0].operators) == 3
     for image in images:
         assert reference(once, (image,)) == reference(model, (image,))

@@ -4,7 +4,7 @@ A model is a flatbuffer of tables (`tflite/schema/schema.fbs`); LiteRT has the g
 that this module fills in. Tests and examples make their models here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -137,27 +137,37 @@ class ModelBuilder:
 
     def sign(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Give inputs and outputs the names of their tensors, for callers of the model by name."""
-        signature = schema.SignatureDefT()
-        signature.signatureKey = SIGNATURE
-        signature.subgraphIndex = 0
-        signature.inputs, signature.outputs = (
-            [self._named(index) for index in indices] for indices in (inputs, outputs)
+        given, wanted = (
+            {self._graph.tensors[index].name: index for index in indices}
+            for indices in (inputs, outputs)
         )
-        self._model.signatureDefs = [signature]
-
-    def _named(self, index: int) -> Any:
-        entry = schema.TensorMapT()
-        entry.name = self._graph.tensors[index].name
-        entry.tensorIndex = index
-        return entry
+        self._model.signatureDefs = [signature_of(given, wanted)]
 
     def build(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The flatbuffer of the model with these inputs and outputs."""
         self._graph.inputs = list(inputs)
         self._graph.outputs = list(outputs)
-        builder = flatbuffers.Builder(1024)
-        builder.Finish(self._model.Pack(builder), FILE_IDENTIFIER)
-        return bytes(builder.Output())
+        return packed(self._model)
+
+
+def packed(tables: Any) -> bytes:
+    """The file of a model's tables."""
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(tables.Pack(builder), FILE_IDENTIFIER)
+    return bytes(builder.Output())
+
+
+def signature_of(inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Any:
+    """The table of the signature of a model's first graph, of its tensors by their names."""
+    signature = schema.SignatureDefT()
+    signature.signatureKey = SIGNATURE
+    signature.inputs, signature.outputs = [], []
+    for listed, named in ((signature.inputs, inputs), (signature.outputs, outputs)):
+        for name, index in named.items():
+            entry = schema.TensorMapT()
+            entry.name, entry.tensorIndex = name, index
+            listed.append(entry)
+    return signature
 
 
 def add_model(

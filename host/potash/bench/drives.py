@@ -22,11 +22,8 @@ def random_bytes() -> bytes:
 
 @contextlib.contextmanager
 def filled(*names: str) -> Iterator[Path]:
-    """A folder with these files in it, for as long as the block lasts.
-
-    Raises:
-        PotashError: there is no room for them.
-    """
+    """A folder with these files in it, for as long as the block lasts. Raises PotashError where
+    there is no room for them."""
     with contextlib.ExitStack() as stack:
         try:
             named = tempfile.TemporaryDirectory(prefix="potash-bench-", dir=FOLDER)

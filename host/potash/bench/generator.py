@@ -256,11 +256,7 @@ class Generator:
 def generating(queues: int, config: Configuration) -> Iterator[Generator]:
     """A device with a configuration and `SIZE` bytes of random blocks, and a generator that is
     connected to it. The blocks are the device's own memory; of one whose modelled flash is to be
-    empty, a file.
-
-    Raises:
-        PotashError: the device does not start.
-    """
+    empty, a file. Raises PotashError where the device does not start."""
     with contextlib.ExitStack() as stack:
         is_modelled = config.time.mode == MODELLED
         if is_modelled:

@@ -8,12 +8,11 @@ in a field of a byte.
 
 from typing import Any
 
-import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
-from potash_firmware.tflite.writer import FILE_IDENTIFIER
+from potash_firmware.tflite.writer import packed
 
 OPTIONAL = -1
 """Number of an optional tensor that is left out."""
@@ -62,13 +61,6 @@ def folded(model: bytes) -> Any:
     for at in set(range(len(tables.buffers))) - used:
         tables.buffers[at].data = None
     return tables
-
-
-def packed(tables: Any) -> bytes:
-    """The file of a model's tables."""
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(tables.Pack(builder), FILE_IDENTIFIER)
-    return bytes(builder.Output())
 
 
 def _fold(tables: Any, graph: Any) -> None:

@@ -25,7 +25,7 @@ from csd_spec.reporting import Count
 from potash.models import folding
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
-from potash_firmware.tflite.writer import SIGNATURE
+from potash_firmware.tflite.writer import SIGNATURE, packed, signature_of
 
 _IN_FLOAT = {"regex": ".*", "operation": "DIV", "algorithm_key": "no_quantize"}
 """A part of the recipe: in int8, small divisors would become 0, for which the kernel fails."""
@@ -102,7 +102,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     tables = folding.unpacked(bytes(result))
     tables.subgraphs[0].outputs = tables.subgraphs[0].outputs[:outputs]
     rejoin(tables)
-    result = folding.packed(tables)
+    result = packed(tables)
     loaded = Model(result, delegate=None)
     floats = [t.name for t in (*loaded.inputs, *loaded.outputs) if t.dtype == "float32"]
     return Quantized(result, len(samples), *_count(result), tuple(floats))
@@ -183,21 +183,13 @@ def _signed(tables: Any, outputs: int) -> tuple[bytes, str, list[str]]:
         names = {entry.tensorIndex: entry.name for entry in signature.inputs}
         if signature.subgraphIndex == 0 and set(names) == set(graph.inputs):
             key, inputs = _text(signature.signatureKey), [_text(names[i]) for i in graph.inputs]
-            return folding.packed(tables), key, inputs
-    signature = schema.SignatureDefT()
-    signature.signatureKey = SIGNATURE
-    signature.inputs, signature.outputs = (
-        [_entry(f"{what}-{at}", index) for at, index in enumerate(indices)]
+            return packed(tables), key, inputs
+    given, made = (
+        {f"{what}-{at}": int(index) for at, index in enumerate(indices)}
         for what, indices in (("input", graph.inputs), ("output", graph.outputs[:outputs]))
     )
-    tables.signatureDefs = [signature]
-    return folding.packed(tables), SIGNATURE, [entry.name for entry in signature.inputs]
-
-
-def _entry(name: str, tensor: int) -> Any:
-    entry = schema.TensorMapT()
-    entry.name, entry.tensorIndex = name, int(tensor)
-    return entry
+    tables.signatureDefs = [signature_of(given, made)]
+    return packed(tables), SIGNATURE, list(given)
 
 
 def _text(name: bytes | str) -> str:

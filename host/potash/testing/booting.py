@@ -34,12 +34,8 @@ def drive_options() -> list[str]:
 
 
 def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
-    """The configuration of a drive, which takes further faults by command.
-
-    Raises:
-        TypeError: there is no such option.
-        PotashError: an option has no such value.
-    """
+    """The configuration of a drive, which takes further faults by command. Raises TypeError for an
+    option that there is not, and PotashError for a value that an option does not have."""
     names = drive_options()
     if unknown := next((name for name in wanted if name not in names), None):
         near = difflib.get_close_matches(unknown, names, 1)

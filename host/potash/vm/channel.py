@@ -63,15 +63,9 @@ class Command:
         self._channel.send(frames.Kind.RESIZE, self.number, json.dumps((rows, columns)).encode())
 
     def wait(self, timeout: float | None = None) -> int:
-        """Follow the command to its end.
-
-        Returns:
-            The exit code, or minus the number of the signal that ended it.
-
-        Raises:
-            GuestTimeout: it still runs after `timeout` seconds, or the guest no longer answers.
-            GuestError: the guest has ended.
-        """
+        """Follow the command to its end: its exit code, or minus the number of the signal that
+        ended it. Raises GuestTimeout where it still runs after `timeout` seconds, or the guest no
+        longer answers, and GuestError where the guest has ended."""
         deadline = None if timeout is None else self._channel.clock() + timeout
         while self.code is None:
             if deadline is not None and self._channel.clock() >= deadline:
@@ -111,11 +105,7 @@ class Channel:
 
     def greet(self, limit: float) -> None:
         """Wait for the agent's answer to a greeting, which sets the guest's time and its random
-        state.
-
-        Raises:
-            GuestTimeout: there is no answer within `limit` seconds.
-        """
+        state. Raises GuestTimeout where there is no answer within `limit` seconds."""
         self._nonce = os.urandom(8).hex()
         greeting = {
             "nonce": self._nonce,

@@ -57,11 +57,7 @@ def number(value: int) -> bytes:
 
 
 def carried_number(frame: Frame) -> int:
-    """The number that a frame carries.
-
-    Raises:
-        FrameError: it carries something else.
-    """
+    """The number that a frame carries. Raises FrameError where it carries something else."""
     if len(frame.data) != 4:
         raise FrameError(f"a frame of kind {frame.kind} has {len(frame.data)} bytes")
     return int.from_bytes(frame.data, "little", signed=True)
@@ -74,11 +70,8 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add received bytes, and yield the frames that are complete.
-
-        Raises:
-            FrameError: a header announces more than `LARGEST` bytes.
-        """
+        """Add received bytes, and yield the frames that are complete. Raises FrameError where a
+        header announces more than `LARGEST` bytes."""
         self._buffer += data
         start = 0
         try:

@@ -176,11 +176,8 @@ class Guest:
         return [int(processor["thread-id"]) for processor in answer]
 
     def await_drive(self, path: str = DRIVE, limit: float = DRIVE_LIMIT) -> None:
-        """Wait until the guest has a block device.
-
-        Raises:
-            GuestError: it has none within `limit` seconds.
-        """
+        """Wait until the guest has a block device. Raises GuestError where it has none within
+        `limit` seconds."""
         self._await(path, f"until [ -b {path} ]; do usleep 10000; done", limit)
 
     def _await_namespaces(self, number: int, namespaces: int = 1) -> None:

@@ -165,11 +165,8 @@ def zstd(tree: Path, data: bytes) -> bytes:
 
 
 def payload(image: bytes) -> bytes:
-    """The compressed kernel inside a bzImage.
-
-    Raises:
-        PotashError: the file is no bzImage, or its payload lies outside it.
-    """
+    """The compressed kernel inside a bzImage. Raises PotashError where the file is no bzImage, or
+    its payload lies outside it."""
     if len(image) < PAYLOAD + 8 or image[HEADER : HEADER + 4] != b"HdrS":
         raise PotashError("the kernel package's vmlinuz is not a Linux x86 boot image")
     sectors = image[SETUP_SECTS] or DEFAULT_SETUP_SECTS

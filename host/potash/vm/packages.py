@@ -79,10 +79,8 @@ def read(*options: str) -> list[Repository]:
 def mirror(option: str | None = None, *options: str) -> str:
     """The Debian archive to use: the option, the environment, or what apt is configured with.
 
-    `options` are further options of apt-get.
-
-    Raises:
-        PackagesUnavailable: there is none, or it is not an address.
+    `options` are further options of apt-get. Raises PackagesUnavailable where there is none, or it
+    is not an address.
     """
     named = option or os.environ.get(MIRROR_VARIABLE)
     if named:
@@ -203,13 +201,9 @@ class Archive:
         self._owned.close()
 
     def tree(self, closure: Closure) -> Path:
-        """The folder of an unpacked closure, which is downloaded if it is missing.
-
-        Raises:
-            PackagesUnavailable: a tool is missing, or the packages cannot be downloaded or
-                verified.
-            PotashError: they cannot be unpacked.
-        """
+        """The folder of an unpacked closure, which is downloaded if it is missing. Raises
+        PackagesUnavailable where a tool is missing, or the packages cannot be downloaded or
+        verified, and PotashError where they cannot be unpacked."""
 
         def build(place: Path) -> None:
             archives = self._index(closure).download(closure, self._progress)
@@ -342,10 +336,7 @@ class Apt:
 
     def run(self, *arguments: str, progress: tuple[Progress, str] | None = None) -> None:
         """Run apt-get; its progress is read from its status descriptor and reported to `progress`.
-
-        Raises:
-            PackagesUnavailable: apt-get failed; its own last error is the reason.
-        """
+        Raises PackagesUnavailable where apt-get fails; its own last error is the reason."""
         if not (self.folder / "apt.conf").exists():
             self.prepare()
         environment = dict(os.environ, LC_ALL="C", APT_CONFIG=str(self.folder / "apt.conf"))

@@ -95,11 +95,8 @@ def installed() -> Qemu | None:
 
 
 def unpacked(tree: Path) -> Qemu:
-    """The QEMU of an unpacked tree.
-
-    Raises:
-        PotashError: it does not run here, or is too old.
-    """
+    """The QEMU of an unpacked tree. Raises PotashError where it does not run here, or is too
+    old."""
     command = (
         *program_command(tree, f"usr/bin/{PROGRAM}"),
         "-L",

@@ -60,11 +60,7 @@ class Frozen:
 
 def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
     """The frozen machine of these images and this shape, which is booted and frozen if there is
-    none.
-
-    Raises:
-        GuestError: the guest does not boot.
-    """
+    none. Raises GuestError where the guest does not boot."""
     verdict = kvm_verdict(images)
     if verdict is not None:
         found = _entry(images, shape, _accelerator(verdict))
@@ -85,11 +81,7 @@ def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
 
 def boot(images: GuestImages, shape: Shape, accelerator: Accelerator) -> float:
     """Boot a guest, wait until it responds, and end it. Returns the seconds until it responded; no
-    state is saved.
-
-    Raises:
-        GuestError: it does not respond in time.
-    """
+    state is saved. Raises GuestError where it does not respond in time."""
     limit = KVM_LIMIT if accelerator is Accelerator.KVM else BOOT_LIMIT
     started = time.monotonic()
     with Machine(images.qemu, _entry(images, shape, accelerator).arguments) as machine:

@@ -87,11 +87,8 @@ class System:
 
 
 def run(qemu: Qemu, arguments: Sequence[str]) -> None:
-    """Run a system at this process's terminal until it ends.
-
-    Raises:
-        PotashError: QEMU does not take it; what it said is the reason.
-    """
+    """Run a system at this process's terminal until it ends. Raises PotashError where QEMU does not
+    take it; what it said is the reason."""
     # QEMU does not restore the terminal if it is killed.
     terminal = restored(sys.stdin.fileno()) if sys.stdin.isatty() else contextlib.nullcontext()
     with tempfile.TemporaryFile() as said, terminal:

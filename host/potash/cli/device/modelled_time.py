@@ -24,13 +24,10 @@ from potash_firmware.rpu.settings import ComputeSettings
 log = logging.getLogger(__name__)
 
 PREPARING = "preparing the model of the drive"
-GOES_ON = "the modelled drive goes on from %s"
 
 if TYPE_CHECKING:
     from potash.vm.standstill import Clock, Standstill
     from potash_firmware.extension_registry import Extensions
-    from potash_firmware.ftl.custom import CustomFtl
-    from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import Ftl, Held
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.settings import RpuSettings
@@ -73,8 +70,6 @@ def modelled(
         return None
     from potash_firmware.extension_registry import Extensions
     from potash_firmware.ftl import named, saving
-    from potash_firmware.ftl.custom import CustomFtl
-    from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import FtlError
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
@@ -83,11 +78,8 @@ def modelled(
         make = partial(_drive, section, media, placement, extensions or Extensions())
         drive = make()
         warn_of_policies(section.policies)
-        if media.time_state is not None and isinstance(drive, CustomFtl):
-            drive, held = _kept_custom(media.time_state, drive, make)
-        elif media.time_state is not None and media.time_state.exists():
-            assert isinstance(drive, Drive)
-            drive, held = _kept(media.time_state, drive)
+        if media.time_state is not None:
+            drive, held = _kept(media.time_state, drive, make)
     except FtlError as error:
         raise PotashError(str(error)) from None
     except ProfileError as error:
@@ -185,50 +177,40 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
         log.error("the state of the modelled drive is not kept: %s", error)
 
 
-def _kept_custom(path: Path, new: CustomFtl, make: Callable[[], Ftl]) -> tuple[Ftl, Held | None]:
-    """A drive with a custom translation layer as a file has it, and what namespaces have of it, or
-    else an empty one, which `make` makes."""
+def _kept(path: Path, new: Ftl, make: Callable[[], Ftl]) -> tuple[Ftl, Held | None]:
+    """The drive in a file, and what namespaces have of it, or else an empty one, as `make` makes
+    it, where the file holds none, or one of another geometry."""
+    from potash_firmware.ftl.custom import CustomFtl
+    from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import FtlError
-    from potash_firmware.ftl.saving import load_held, restore_custom
+    from potash_firmware.ftl.saving import load, load_held, restore_custom
     from potash_firmware.rpu.timing.zones import require_sound
 
-    if new.version is None:
+    if isinstance(new, CustomFtl) and new.version is None:
         log.warning("the modelled drive is empty, as %s has no version of its state", new.name)
         return new, None
     if not path.exists():
         return new, None
+    found = new
     try:
         with path.open("rb") as file:
-            restore_custom(new, file)
-            file.seek(0)
-            held = load_held(file)
-        require_sound(new.profile, held)
-    except (OSError, ValueError, FtlError) as error:
-        log.warning("the modelled drive is empty, as %s cannot be used: %s", path, error)
-        return make(), None
-    log.info(GOES_ON, path)
-    return new, held
-
-
-def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
-    """The drive in a file, and what namespaces have of it, or else the new one where that has
-    another geometry, or the file holds none."""
-    from potash_firmware.ftl.saving import load, load_held
-    from potash_firmware.rpu.timing.zones import require_sound
-
-    try:
-        with path.open("rb") as file:
-            found = load(file, new.policies)
+            if isinstance(new, CustomFtl):
+                restore_custom(new, file)
+            else:
+                assert isinstance(new, Drive)
+                found = load(file, new.policies)
             file.seek(0)
             held = load_held(file)
         require_sound(found.profile, held)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, FtlError) as error:
+        if isinstance(error, FtlError) and not isinstance(new, CustomFtl):
+            raise  # a policy fails
         log.warning("the modelled drive is empty, as %s cannot be used: %s", path, error)
-        return new, None
+        return (make() if isinstance(new, CustomFtl) else new), None
     if found.profile != new.profile:
         log.warning("the modelled drive is another one than in %s, and begins anew", path)
         return new, None
-    log.info(GOES_ON, path)
+    log.info("the modelled drive goes on from %s", path)
     return found, held
 
 
