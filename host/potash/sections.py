@@ -66,9 +66,9 @@ KV_INDEXES = ("dram", ON_FLASH)
 STEPPED = "stepped"
 CLOCKS = ("host", STEPPED)
 MOST_FACTOR = 1000
+"""The largest factor by which modelled times may be multiplied."""
 MOST_DIES = 1 << 16
 """Dies of a drive: 256 of each of 256 channels."""
-"""The largest factor by which modelled times may be multiplied."""
 RANGE_COUNTS = ("plain", "zero-based")
 MOST_ACCELERATORS = 64
 MOST_THREADS = 16

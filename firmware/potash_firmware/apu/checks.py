@@ -16,9 +16,8 @@ from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, Ou
 from potash_firmware.mailbox.shared import seal
 
 Ended = Callable[[Outcome, str, int], None]
-"""A function that gets a check's outcome, the reason of a refusal, and the program's priority."""
-"""Called with the outcome of a check (RETURNED, REFUSED or LOST), and the reason for a refusal."""
-
+"""Called with the outcome of a check (RETURNED, REFUSED or LOST), the reason for a refusal, and the
+program's priority."""
 
 Owner = tuple[str, int]
 """The reset of what drops a check: ("controller", number) or ("namespace", identifier)."""
