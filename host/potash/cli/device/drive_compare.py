@@ -13,9 +13,9 @@ import click
 from potash.cli.device import drive_reports as reports
 from potash.cli.device.drive_options import (
     DriveOptions,
+    as_served,
     modelling,
     prepared,
-    profile_names,
     require_no_input,
     workload_options,
     written_options,
@@ -32,27 +32,23 @@ PAGE = "page"
 
 @click.command()
 @output_option("SVG file (- for standard output).")
-@click.option(
-    "--drive",
+@as_served(
+    "drive",
     "names",
     multiple=True,
-    metavar="PROFILE",
-    shell_complete=profile_names,
     default=["tlc"],
     help="A drive as for `plot`; may be repeated.",
 )
-@click.option(
-    "--ftl",
+@as_served(
+    "ftl",
     "ftls",
     multiple=True,
-    metavar="NAME",
     default=[PAGE],
     help="Flash translation layer: page, or one of an extension; may be repeated.",
 )
-@click.option(
-    "--policy",
+@as_served(
     "policies",
-    multiple=True,
+    "policies",
     metavar="KIND=POLICY[,...]",
     help="Policies of the FTL page, of different kinds, such as gc=fifo,wear=gap; may be repeated.",
 )

@@ -6,14 +6,15 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from potash.cli.device.extending import extend_option, loaded, warn_of_policies
-from potash.cli.drive.common import together
+from potash.cli.drive.common import Decorator, together
 from potash.sdk.errors import PotashError
-from potash.toml_kinds import SHARE
+from potash.sections import TimeSection
+from potash.toml_kinds import keys
 from potash.units import Parsed, Real, completing, parse_duration
 from potash_device.flash.profiles import PROFILES
 
@@ -32,38 +33,20 @@ def _skew(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def as_served(key: str, *names: str, **changes: Any) -> Decorator:
+    """The option of `potash serve` for a key of its modelled drive, with changes."""
+    described = keys(TimeSection)[key]
+    return click.option(described.flags, *names, **{**described.option, **changes})
+
+
 chosen_options = together(
-    click.option(
-        "--drive",
-        "name",
-        metavar="PROFILE",
-        shell_complete=profile_names,
-        default="tlc",
-        help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` (.npz).",
-    ),
-    click.option(
-        "--ftl",
-        metavar="NAME",
-        default="page",
-        help="Flash translation layer: page, or one of an extension.",
-    ),
-    click.option(
-        "--policy",
-        "named",
-        multiple=True,
-        metavar="KIND=POLICY",
-        help="Policy of gc, wear or allocation: a built-in name, or FILE:CLASS; may be repeated.",
-    ),
+    as_served("drive", "name"), as_served("ftl"), as_served("policies", "named")
 )
 """One drive with its translation layer."""
 written_options = together(
     extend_option,
-    click.option("--slc", type=SHARE.type, help="Part of the flash that is an SLC cache."),
-    click.option(
-        "--over-provisioning",
-        type=SHARE.type,
-        help="Spare flash in percent of the capacity.",
-    ),
+    as_served("slc"),
+    as_served("over_provisioning"),
     click.option(
         "--fill",
         type=click.IntRange(0, 100),
