@@ -44,17 +44,10 @@ class Served(NamedTuple):
 def serving(
     config: Configuration, *, guest: bool = False, controllers: int = 1, verbose: bool = False
 ) -> Iterator[Served]:
-    """Run a device while the block lasts, at a socket of its own, or at one for each controller.
-
-    Args:
-        config: its configuration, but for the sockets and the monitor.
-        guest: if its time is modelled, it stops a guest through a monitor.
-        controllers: number of its controllers.
-        verbose: let its log through to standard error.
-
-    Raises:
-        PotashError: it does not start; the text is the reason.
-    """
+    """Run a device while the block lasts, at a socket of its own, or at one for each of several
+    controllers. With `guest`, it stops a guest through a monitor if its time is modelled; with
+    `verbose`, its log goes to standard error. Raises PotashError where it does not start; the text
+    is the reason."""
     with (
         _written(config, guest=guest, controllers=controllers) as drive,
         device_process(

@@ -144,15 +144,9 @@ def _faults(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]
 
 
 def parse(words: Sequence[str] = (), keywords: Mapping[str, object] = {}) -> Configuration:
-    """The configuration of a device with these options of `potash serve`.
-
-    Args:
-        words: options, as on a command line.
-        keywords: options by keyword: the option's name, or the plural of one that can be repeated.
-
-    Raises:
-        PotashError: an option has no such value.
-    """
+    """The configuration of a device with these options of `potash serve`: as on a command line, and
+    by keyword, which is the option's name, or the plural of one that can be repeated. Raises
+    PotashError for a value that an option does not have."""
     command = click.Command("serve", params=device_options(guest=False), add_help_option=False)
     values = {name: _text(value) for name, value in keywords.items() if value is not None}
     try:

@@ -20,12 +20,8 @@ ERASE = "\r\x1b[K"
 
 
 class Reporter:
-    """A `Progress` that a thread shows, so that a step is seen that takes long.
-
-    Args:
-        stream: standard error, or None to show nothing.
-        steps: print each step as it begins, if the stream is no terminal.
-    """
+    """A `Progress` that a thread shows on a stream, or nowhere, so that a step is seen that takes
+    long. With `steps`, each is printed as it begins if the stream is no terminal."""
 
     def __init__(self, stream: TextIO | None, *, steps: bool = False) -> None:
         self._stream = stream
@@ -100,12 +96,8 @@ def _compiling() -> str:
 
 @contextlib.contextmanager
 def showing(*, steps: bool = False, quiet: bool = False) -> Iterator[Reporter]:
-    """A `Progress` that is shown on standard error after two seconds.
-
-    Args:
-        steps: print each step as it begins, if that is no terminal.
-        quiet: show nothing.
-    """
+    """A `Progress` that is shown on standard error after two seconds, unless `quiet`. With `steps`,
+    each is printed as it begins if that is no terminal."""
     with contextlib.closing(Reporter(None if quiet else sys.stderr, steps=steps)) as reporter:
         yield reporter
 

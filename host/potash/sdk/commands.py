@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from typing import ClassVar, TypeAlias, TypedDict, Unpack, cast
+from typing import ClassVar, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from csd_spec.descriptors import dwords
 from csd_spec.opcodes import TIMING_LOG_PAGE, TRAFFIC_LOG_PAGE, LogPage
 from csd_spec.placement import PAGE_SIZE as PLACEMENT_LOG_SIZE
-from csd_spec.placement import PlacementLog, PlacementLogError
+from csd_spec.placement import PlacementLog
 from csd_spec.timing import SIZE as TIMING_LOG_SIZE
-from csd_spec.timing import TimingLog, TimingLogError
-from csd_spec.traffic import HEADER_SIZE, PAGE_SIZE, TrafficLog, TrafficLogError
+from csd_spec.timing import TimingLog
+from csd_spec.traffic import HEADER_SIZE, PAGE_SIZE, TrafficLog
 from nvme_spec import commands
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.lists import IDENTIFY_SIZE, NAMESPACE_LIST_ENTRIES, decode_namespace_list
@@ -32,6 +32,8 @@ from potash.sdk.transport import Buffer, Completion, PendingCommand, Request, Tr
 DEFAULT_TIMEOUT = 30.0
 """Seconds for one command, as Linux gives an I/O command."""
 ALL_NAMESPACES = 0xFFFF_FFFF
+
+PageT = TypeVar("PageT", TimingLog, TrafficLog, PlacementLog)
 
 
 class Dwords(TypedDict, total=False):
@@ -210,29 +212,28 @@ class Commands:
 
     def timing_log(self) -> TimingLog:
         """The log page on modelled time, an extension. Raises DeviceMisbehaved for another page."""
-        try:
-            return TimingLog.decode(self.log_page(TIMING_LOG_PAGE, TIMING_LOG_SIZE))
-        except TimingLogError as error:
-            raise DeviceMisbehaved(str(error)) from None
+        return self._decoded(TimingLog, TIMING_LOG_PAGE, TIMING_LOG_SIZE)
 
     def traffic(self, since: TrafficLog | None = None) -> TrafficLog:
         """Commands and bytes moved: since the device has started, or since an earlier result, and
         then with the completions in modelled time since that, 1024 at most. Raises DeviceMisbehaved
         for another page, and CommandFailed (Invalid Log Page) by a drive without this extension."""
         length = HEADER_SIZE if since is None else PAGE_SIZE
-        try:
-            log = TrafficLog.decode(self.log_page(TRAFFIC_LOG_PAGE, length))
-        except TrafficLogError as error:
-            raise DeviceMisbehaved(str(error)) from None
+        log = self._decoded(TrafficLog, TRAFFIC_LOG_PAGE, length)
         return log if since is None else log.since(since)
 
     def placement_log(self) -> PlacementLog:
         """The log page on placement handles, an extension: the bytes of each. Raises
         DeviceMisbehaved for another page, and CommandFailed (Invalid Log Page) by a drive without
         flexible data placement."""
+        return self._decoded(PlacementLog, LogPage.PLACEMENT_HANDLES, PLACEMENT_LOG_SIZE)
+
+    def _decoded(self, kind: type[PageT], lid: int, length: int) -> PageT:
+        """A log page. Raises DeviceMisbehaved for another page."""
+        page = self.log_page(lid, length)
         try:
-            return PlacementLog.decode(self.log_page(LogPage.PLACEMENT_HANDLES, PLACEMENT_LOG_SIZE))
-        except PlacementLogError as error:
+            return kind.decode(page)
+        except ValueError as error:
             raise DeviceMisbehaved(str(error)) from None
 
     def log_page(

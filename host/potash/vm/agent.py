@@ -158,12 +158,8 @@ def resize(terminal: int, rows: int, columns: int) -> None:
 
 
 class Agent:
-    """The server of one byte stream, until it ends.
-
-    Args:
-        port: its descriptor.
-        greet: called with every greeting, before it is answered.
-    """
+    """The server of one byte stream, until it ends; `greet` is called with every greeting, before
+    it is answered."""
 
     def __init__(self, port: int, greet: Greet) -> None:
         self.port = Port(port)

@@ -56,11 +56,8 @@ def files_key(root: Path, paths: Iterable[Path]) -> str:
 
 
 class Cache:
-    """A cache folder. Every method that makes something expects the lock to be held.
-
-    Args:
-        root: the folder; it is created when something is first put into it.
-    """
+    """A cache folder, which is created when something is first put into it. Every method that makes
+    something expects the lock to be held."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -91,15 +88,9 @@ class Cache:
             os.close(descriptor)
 
     def entry(self, kind: str, name: str, build: Callable[[Path], None]) -> Path:
-        """The file or folder `name` of a kind, built when it is not there.
-
-        Args:
-            kind: the folder below the root ("trees", "images").
-            name: the entry's name, which holds its key.
-            build: makes the entry at the path it is given (which does not exist yet).
-
-        Raises PackagesUnavailable where the entry is not this user's.
-        """
+        """The file or folder `name`, which holds its key, of a kind such as "trees". `build` makes
+        it at the path that it is given where it is not there. Raises PackagesUnavailable where the
+        entry is not this user's."""
         path = self.root / kind / name
         if path.exists():
             for place in (path.parent, path):

@@ -38,11 +38,8 @@ def discard(_data: bytes) -> None:
 
 
 class Command:
-    """A command that runs in the guest.
-
-    Attributes:
-        code: its exit code when it has ended, minus the signal's number when a signal ended it.
-    """
+    """A command that runs in the guest. `code` is its exit code when it has ended, minus the
+    signal's number when a signal ended it."""
 
     def __init__(
         self, channel: "Channel", number: int, stdin: Input, stdout: Sink, stderr: Sink
@@ -131,15 +128,9 @@ class Channel:
         cwd: str | None = None,
         terminal: tuple[int, int] | None = None,
     ) -> Command:
-        """Start a command in the guest.
-
-        Args:
-            terminal: rows and columns, to run it on a pseudo-terminal (whose output is `stdout`).
-
-        Raises:
-            ValueError: `argv` is empty, or a word has a zero byte in it.
-            GuestError: the guest has ended.
-        """
+        """Start a command in the guest, on a pseudo-terminal of `terminal` rows and columns if that
+        is given, whose output is `stdout`. Raises ValueError for no words, or one with a zero byte
+        in it, and GuestError where the guest has ended."""
         if not argv or any("\0" in word for word in argv):
             raise ValueError("a command is one word or more, none with a zero byte")
         channel = next(one for one in self._numbers if one not in self._commands)

@@ -40,16 +40,9 @@ def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
 def device_process(
     socket: Path, *options: str, more: Sequence[Path] = (), verbose: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `potash serve` at `socket` while the block lasts. Yields its process.
-
-    Args:
-        options: further options of `potash serve`.
-        more: sockets of further controllers.
-        verbose: let what the device logs through to standard error.
-
-    Raises:
-        PotashError: it does not start; what it said is the reason.
-    """
+    """Run `potash serve` at `socket`, and at those of `more` for further controllers, while the
+    block lasts. Yields its process, whose log goes to standard error if `verbose`. Raises
+    PotashError where it does not start; what it said is the reason."""
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "potash.cli.main", "serve"]
         command += [f"--socket={each}" for each in (socket, *more)]

@@ -8,11 +8,8 @@ class PackagesUnavailable(PotashError):
 
 
 class GuestError(PotashError):
-    """The guest, or the QEMU that it runs in, does not do what it should.
-
-    Attributes:
-        console: the last lines of its console, which the message ends with.
-    """
+    """The guest, or the QEMU that it runs in, does not do what it should. The message ends with
+    `console`, the last lines of its console."""
 
     def __init__(self, reason: str, console: str = "") -> None:
         self.reason = reason

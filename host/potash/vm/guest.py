@@ -141,13 +141,8 @@ class Guest:
     def plug(
         self, driver: str, properties: Mapping[str, Any], *, name: str, bus: str = "rp0"
     ) -> None:
-        """Plug a device of QEMU's into a root port.
-
-        Args:
-            driver: QEMU's name of it.
-            properties: properties as in QEMU's option `-device`.
-            name: its identifier.
-        """
+        """Plug a device of QEMU's into a root port: its driver, identifier and properties, as in
+        QEMU's option `-device`."""
         placed = {"driver": driver, "id": name, "bus": bus, **properties}
         with self._console():
             self.machine.qmp.execute("device_add", placed)
@@ -157,12 +152,8 @@ class Guest:
         self.plug(CLIENT, {"socket": address}, name=name, bus=bus)
 
     def plug_file(self, blocks: Path, *, name: str, bus: str = "rp1") -> None:
-        """Plug in QEMU's own NVMe drive over a file, for a comparison in the same guest.
-
-        Args:
-            blocks: the file with its blocks.
-            name: its identifier, and its serial number.
-        """
+        """Plug in QEMU's own NVMe drive over a file with its blocks, for a comparison in the same
+        guest; `name` is its identifier and its serial number."""
         node = {"node-name": f"{name}-blocks", "driver": "file", "filename": str(blocks.absolute())}
         with self._console():
             self.machine.qmp.execute("blockdev-add", node)
@@ -252,15 +243,8 @@ class Guest:
         return Captured(code, bytes(stdout), bytes(stderr))
 
     def copy_in(self, source: Path, destination: str) -> None:
-        """Copy a file or a folder from the host into the guest.
-
-        Args:
-            source: the file or folder.
-            destination: its path in the guest; folders above it are made.
-
-        Raises:
-            PotashError: it cannot be read, or the guest has no room for it.
-        """
+        """Copy a file or a folder from the host to a path in the guest; folders above it are made.
+        Raises PotashError where it cannot be read, or the guest has no room for it."""
         target = PurePosixPath(destination)
         with tempfile.TemporaryFile() as archive:
             try:
@@ -275,15 +259,8 @@ class Guest:
             raise PotashError(f"the guest cannot take {source}: {_last_line(done.stderr)}")
 
     def copy_out(self, source: str, destination: Path) -> None:
-        """Copy a file or a folder out of the guest.
-
-        Args:
-            source: its path in the guest.
-            destination: its path on the host, or an existing folder for it.
-
-        Raises:
-            PotashError: there is no such thing, or it cannot be written.
-        """
+        """Copy a file or a folder out of the guest, to a path of the host or into an existing
+        folder. Raises PotashError where there is no such thing, or it cannot be written."""
         origin = PurePosixPath(source)
         target = destination / origin.name if destination.is_dir() else destination
         with tempfile.TemporaryFile() as archive, self._beside(target) as place:

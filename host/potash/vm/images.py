@@ -70,17 +70,10 @@ class GuestImages:
 def prepare(
     progress: Progress = silent, *, mirror: str | None = None, refresh: bool = False
 ) -> GuestImages:
-    """Download and build whatever is missing.
-
-    Args:
-        progress: called with what is being done.
-        mirror: the Debian archive's address, instead of the one that apt is configured with.
-        refresh: download the packages again, in the versions that the archive has now.
-
-    Raises:
-        PackagesUnavailable: something cannot be downloaded.
-        PotashError: this machine cannot run the guest, or it cannot be built.
-    """
+    """Download and build whatever is missing, from the Debian archive at `mirror` instead of the
+    one that apt is configured with; `refresh` has packages downloaded again. Raises
+    PackagesUnavailable where something cannot be downloaded, and PotashError where this machine
+    cannot run the guest, or it cannot be built."""
     with _archive(progress, mirror, refresh=refresh) as (cache, archive):
         found = _qemu(archive)
         tree = archive.tree(packages.GUEST)
@@ -178,17 +171,9 @@ def payload(image: bytes) -> bytes:
 
 
 def vmlinux(image: bytes, zstd: Decompress) -> bytes:
-    """The uncompressed ELF kernel of a bzImage.
-
-    QEMU enters it through its PVH note, which spares an emulated processor the decompression.
-
-    Args:
-        image: the bzImage's bytes.
-        zstd: decompresses a Zstandard frame, which the standard library cannot.
-
-    Raises:
-        PotashError: the image, or its compression, is not understood.
-    """
+    """The uncompressed ELF kernel of a bzImage, decompressed by `zstd`, as the standard library
+    cannot. QEMU enters it through its PVH note, which spares an emulated processor the
+    decompression. Raises PotashError where the image, or its compression, is not understood."""
     packed = payload(image)
     codecs: dict[bytes, Decompress] = {
         b"\x28\xb5\x2f\xfd": zstd,

@@ -267,12 +267,8 @@ def find_keyring(scratch: Path, progress: Progress) -> Path:
 
 def configuration(system: Mapping[str, str], *, own_sources: bool) -> str:
     """The apt.conf of a scratch folder, for an apt-get that runs there: relative paths need no
-    quoting, whatever the folder's name contains.
-
-    Args:
-        system: the machine's own settings, by name, of which the network's are kept.
-        own_sources: use only the scratch folder's sources.list; otherwise the machine's sources.
-    """
+    quoting, whatever the folder's name contains. Of the machine's settings, those of the network
+    are kept; its sources are used unless there are `own_sources`."""
     settings = {name: value for name, value in system.items() if KEPT.match(name)}
     settings |= {
         "Dir::State": "./state",
@@ -312,12 +308,8 @@ def parse_dump(text: str) -> dict[str, str]:
 
 
 class Apt:
-    """apt-get working in one scratch folder.
-
-    Args:
-        folder: everything that apt writes is created here.
-        source_list: its sources.list, or None for the machine's own sources.
-    """
+    """apt-get working in one scratch folder, with a sources.list, or with the machine's own
+    sources."""
 
     def __init__(self, folder: Path, source_list: str | None) -> None:
         self.folder = folder

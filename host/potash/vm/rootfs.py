@@ -173,12 +173,8 @@ def init_script() -> bytes:
 
 
 def base(tree: Path, scratch: Path) -> Archive:
-    """The archive of Debian's programs.
-
-    Args:
-        tree: the unpacked packages.
-        scratch: an existing empty folder to compile in.
-    """
+    """The archive of Debian's programs, of an unpacked tree; `scratch` is an empty folder to
+    compile in."""
     archive = Archive()
     for name in ("bin", "sbin", "lib", "lib64"):
         archive.directory(f"usr/{name}")

@@ -58,16 +58,9 @@ class System:
         sockets: Sequence[Path],
         monitors: Sequence[Path] = (),
     ) -> list[str]:
-        """QEMU's options for it.
-
-        Args:
-            sockets: the vfio-user sockets of its drives, in order.
-            monitors: paths at which QEMU makes a monitor for each device that stops the guest while
-                its own work is behind.
-
-        Raises:
-            OSError: a disk cannot be read.
-        """
+        """QEMU's options for it: sockets of its drives in order, and paths at which QEMU makes a
+        monitor for each device that stops the guest while its own work is behind. Raises OSError
+        where a disk cannot be read."""
         options = bare_machine(accelerator, shape)
         if self.kernel is not None:
             options += ["-kernel", str(self.kernel), "-append", self.append]
