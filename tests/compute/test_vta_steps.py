@@ -112,7 +112,7 @@ PLANES_OF_LOOPS = st.sampled_from(((0, 1, 2), (1, 0, 2))) | st.tuples(*[st.integ
 
 
 @st.composite
-def phrases(draw: st.DrawFn) -> list[tuple[AluOpcode, int, int | str, int]]:
+def phrases(draw: st.DrawFn) -> list["Operation"]:
     """Opcodes, planes, and numbers or the kind of an operand with the element where it begins."""
     found = []
     for phrase in draw(st.lists(st.sampled_from(PHRASES), min_size=1, max_size=6)):
@@ -130,18 +130,21 @@ def phrases(draw: st.DrawFn) -> list[tuple[AluOpcode, int, int | str, int]]:
     return found
 
 
-@given(phrases(), st.sampled_from(available(DEFAULT)))
-def test_operations_that_stand_together_at_the_end_of_a_convolution(
-    found: list[tuple[AluOpcode, int, int | str, int]], path: str
-) -> None:
-    """With one operand for all elements, or for each third; in any order, and with any part of the
-    planes being the same."""
-    micro_ops = [MicroOp(POSITIVE)]
-    stream = [
-        # From 0 to 40.
+Operation = tuple[AluOpcode, int, int | str, int]
+
+
+def operands_above_zero(micro_ops: list[MicroOp]) -> list[Alu]:
+    """Operations that make the positive operands numbers from 9 to 40."""
+    micro_ops.append(MicroOp(POSITIVE))
+    return [
         Alu(alu_opcode=opcode, use_imm=True, imm=imm, uop_end=1, iter_in=4, dst_factor_in=1)
         for opcode, imm in ((SHIFT, 26), (MAXIMUM, 0), (ADD, 9))
     ]
+
+
+def operations_of(found: list[Operation], micro_ops: list[MicroOp]) -> list[Alu]:
+    """Instructions for phrases, whose micro-ops are added to `micro_ops`."""
+    stream = []
     for opcode, plane, operand, first in found:
         fields: dict[str, Any] = {"alu_opcode": opcode, "uop_bgn": len(micro_ops)}
         target = plane * 3 * THIRD
@@ -156,9 +159,177 @@ def test_operations_that_stand_together_at_the_end_of_a_convolution(
             else:
                 fields |= {"src_factor_in": operand == "plane"}
         stream.append(Alu(uop_end=len(micro_ops), **fields))
+    return stream
+
+
+@given(phrases(), st.sampled_from(available(DEFAULT)))
+def test_operations_that_stand_together_at_the_end_of_a_convolution(
+    found: list[Operation], path: str
+) -> None:
+    """With one operand for all elements, or for each third; in any order, and with any part of the
+    planes being the same."""
+    micro_ops: list[MicroOp] = []
+    stream = [*operands_above_zero(micro_ops), *operations_of(found, micro_ops)]
     pair = Pair(DEFAULT, path=path, micro_ops=micro_ops)
     for _ in range(2):
         assert pair.check(finished(*stream)).refusal is None
+
+
+CLAMPS, SCALES, LASTS, JOINS, ROUNDS, SIGNS = (
+    PHRASES[begin:end] for begin, end in ((0, 2), (2, 3), (3, 5), (5, 9), (9, 10), (10, 12))
+)
+PLANE = 3 * THIRD
+
+
+@st.composite
+def ends(draw: st.DrawFn) -> list[Operation]:
+    """The end of a convolution, whose result is in the first plane; most often one without shifts
+    to the left, and without operations on other planes."""
+    kinds = [CLAMPS, SCALES, *draw(st.sampled_from(((), (LASTS,)))), JOINS]
+    kinds += draw(st.sampled_from(((), (ROUNDS,), (SIGNS, ROUNDS))))
+    found: list[Operation] = []
+    other = draw(st.integers(0, 12))
+    for number, kind in enumerate(kinds):
+        planes = dict(
+            zip("xyz", draw(PLANES_OF_LOOPS) if number == other else range(3), strict=True)
+        )
+        for opcode, target, operand in draw(st.sampled_from(kind)):
+            if operand in planes:
+                found.append((opcode, planes[target], "plane", planes[operand] * PLANE))
+                continue
+            kinds_of_operand = st.sampled_from(("thirds", "thirds", "all", "number"))
+            of_operand = "number" if operand in ("0", "left") else draw(kinds_of_operand)
+            imm = {"0": 0, "left": -3}.get(operand, draw(st.integers(0, 40)))
+            first = draw(st.sampled_from((POSITIVE, POSITIVE, POSITIVE, POSITIVE, NEGATIVE)))
+            first = SAME if of_operand == "all" and draw(st.booleans()) else first
+            found.append(
+                (opcode, planes[target], imm if of_operand == "number" else of_operand, first)
+            )
+    return found
+
+
+def moved(kind: type[Load] | type[Store], memory: MemoryId, at: int, count: int) -> Instruction:
+    """A transfer of `count` elements between ACC from `at` on and DRAM: in one line, or in two that
+    are apart in DRAM."""
+    lines = 2 if count % 2 == 0 else 1
+    shape: dict[str, Any] = {
+        "y_size": lines,
+        "x_size": count // lines,
+        "x_stride": count // lines + lines - 1,
+    }
+    first = -(-BASE // DEFAULT.element_bytes(memory)) + (200 if kind is Store else 0)
+    return kind(memory_type=memory, sram_base=at, dram_base=first, **shape)
+
+
+@st.composite
+def uses(draw: st.DrawFn, micro_ops: list[MicroOp]) -> Instruction:
+    """What may follow the end of a convolution: a STORE of its results or of other elements, or
+    what reads or overwrites some of them."""
+    kind = draw(st.integers(0, 9))
+    at = draw(st.sampled_from((0, 0, 0, 1, 7, THIRD, 2 * THIRD, PLANE - 1, PLANE, 2 * PLANE)))
+    count = draw(st.sampled_from((1, 2, 14, THIRD, PLANE - at, PLANE, 2 * THIRD)))
+    count = max(min(count, 3 * PLANE - at), 1)
+    if kind < 5:
+        return moved(Store, MemoryId.OUT, at, count)
+    if kind == 5:
+        return moved(Load, draw(st.sampled_from((MemoryId.ACC_8BIT, MemoryId.INP))), at, count)
+    micro_ops.append(MicroOp(at, draw(st.sampled_from((at, 0, PLANE, 2 * PLANE, 500))), 3))
+    loop: dict[str, Any] = {"uop_bgn": len(micro_ops) - 1, "uop_end": len(micro_ops)}
+    loop |= {"iter_in": count, "dst_factor_in": 1}
+    if kind < 8:
+        return Gemm(reset=draw(st.booleans()), src_factor_in=1, **loop)
+    imm: dict[str, Any] = draw(
+        st.sampled_from(({}, {"use_imm": True}, {"use_imm": True, "imm": 2}))
+    )
+    opcode = draw(st.sampled_from((ADD, PRODUCT)))
+    return Alu(alu_opcode=opcode, src_factor_in=draw(st.integers(0, 1)), **imm, **loop)
+
+
+@given(st.data(), st.sampled_from(available(DEFAULT)), st.sampled_from((1, 1, 2)))
+def test_results_that_are_stored_are_in_acc_if_they_are_needed(
+    data: st.DataObject, path: str, threads: int
+) -> None:
+    micro_ops: list[MicroOp] = []
+    stream: list[Instruction] = [*operands_above_zero(micro_ops)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        stream += operations_of(data.draw(ends()), micro_ops)
+        stream += [data.draw(uses(micro_ops)) for _ in range(data.draw(st.integers(1, 4)))]
+    pair = Pair(DEFAULT, path=path, micro_ops=micro_ops, order=Order.PROGRAM, threads=threads)
+    for _ in range(3):
+        assert pair.check(finished(*stream)).refusal is None
+
+
+ALL: dict[str, Any] = {"uop_end": 1, "iter_in": 3 * PLANE, "dst_factor_in": 1}
+OVERWRITTEN: list[Instruction] = [Gemm(reset=True, **ALL)]
+STORED = moved(Store, MemoryId.OUT, 0, PLANE)
+
+
+@pytest.mark.parametrize(
+    ("following", "narrowed", "live"),
+    [
+        pytest.param([STORED, *OVERWRITTEN], 1, 0, id="stored, and overwritten"),
+        pytest.param([STORED, STORED, *OVERWRITTEN], 1, 0, id="stored twice"),
+        pytest.param(
+            [moved(Load, MemoryId.INP, 0, 5), STORED, *OVERWRITTEN], 1, 0, id="after a load"
+        ),
+        pytest.param([moved(Store, MemoryId.OUT, 5, 14), *OVERWRITTEN], 1, 0, id="a part"),
+        pytest.param([STORED], 1, 1, id="left at the end"),
+        pytest.param([STORED, Gemm(**ALL), *OVERWRITTEN], 1, 1, id="products are added"),
+        *(
+            pytest.param(
+                [STORED, Alu(alu_opcode=PRODUCT, use_imm=True, imm=imm, **ALL), *OVERWRITTEN],
+                1,
+                imm,
+                id=f"multiplied by {imm}",
+            )
+            for imm in (0, 1)
+        ),
+        pytest.param(
+            [STORED, Alu(alu_opcode=ADD, uop_bgn=1, uop_end=2), *OVERWRITTEN], 1, 1, id="an operand"
+        ),
+        pytest.param([STORED, *OVERWRITTEN, STORED], 1, 0, id="stored again when overwritten"),
+        pytest.param(
+            [STORED, moved(Load, MemoryId.ACC_8BIT, 500, 1), STORED, *OVERWRITTEN],
+            1,
+            1,
+            id="stored from ACC, too",
+        ),
+        pytest.param(
+            [STORED, moved(Store, MemoryId.OUT, PLANE, 3), *OVERWRITTEN],
+            1,
+            1,
+            id="with another plane",
+        ),
+        pytest.param(
+            [STORED, moved(Load, MemoryId.ACC_8BIT, 0, 3 * PLANE - 1)], 1, 1, id="but for the last"
+        ),
+        pytest.param([*OVERWRITTEN, STORED], 0, 0, id="overwritten before"),
+        pytest.param([moved(Store, MemoryId.OUT, 0, PLANE + 1)], 0, 1, id="more than the plane"),
+    ],
+)
+def test_accumulators_are_narrowed_where_they_are_stored(
+    following: list[Instruction], narrowed: int, live: int
+) -> None:
+    phrases = [CLAMPS[0], SCALES[0], LASTS[1], JOINS[3]]
+    found: list[Operation] = [
+        (
+            opcode,
+            "xyz".index(target),
+            "plane" if operand in "xyz" else 0 if operand == "0" else "all",
+            "xyz".index(operand) * PLANE if operand in "xyz" else POSITIVE,
+        )
+        for phrase in phrases
+        for opcode, target, operand in phrase
+    ]
+    micro_ops = [MicroOp(0), MicroOp(500, 2 * PLANE + 7)]
+    stream = [*operations_of(found, micro_ops), *following]
+    pair = Pair(DEFAULT, micro_ops=micro_ops, order=Order.PROGRAM)
+    assert pair.check(finished(*stream)).refusal is None
+    plan = next(reversed(pair.fast._programs.values())).plan
+    assert plan is not None
+    group = plan.steps.steps[0]
+    assert group[steps.MEMBERS] == len(found)
+    assert [group[steps.NARROWED], group[steps.LIVE]] == [narrowed, live]
 
 
 @st.composite

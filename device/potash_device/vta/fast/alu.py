@@ -124,6 +124,7 @@ def add_step(row: Any, run: Any, geometry: layout.Geometry, sink: s.Sink) -> Non
     step[s.STRIDE], step[s.CUT], step[s.JUMP] = stride, cut, jump
     step[s.MEMBERS], step[s.PIECES] = 1, cut
     step[s.SIMPLE] = not reads(step, step)
+    step[s.NARROWED], step[s.LIVE] = 0, 0
     if group >= 0 and fits_into(sink.steps, group, step):
         leader = sink.steps[group]
         leader[s.MEMBERS] += 1

@@ -14,9 +14,11 @@ from potash_device.vta.fast.binding import arguments_at
 from potash_device.vta.fast.compiling import Flag, Number, compiled, emits, entry, inlined
 from potash_device.vta.fast.cutting import accumulate, release
 from potash_device.vta.fast.foresight import loads_the_same
+from potash_device.vta.fast.lanes import LANES
+from potash_device.vta.fast.narrowing import new_narrow
 from potash_device.vta.fast.paths import Path
 from potash_device.vta.fast.pieces import elementwise
-from potash_device.vta.fast.transfer import load, store
+from potash_device.vta.fast.transfer import load, store, store_narrow
 
 LINE = 16
 """Numbers of 64 bits from one thread's progress to the next one's: two cache lines."""
@@ -129,6 +131,7 @@ def execute(
     executed all of its own.
     """
     configured = np.int64(0)
+    narrow = new_narrow()
     alone = part.waits.shape[1] == 0
     own = progress.ctypes.data + thread * LINE * progress.itemsize
     end = sink.filled[s.STEPS] if alone else np.int64(part.steps.size)
@@ -142,7 +145,9 @@ def execute(
             if not may_begin(part.waits[place], progress):
                 release(buffers, configured)
                 return place
-        following, configured = execute_step(sink, step, geometry, dram, buffers, acc, configured)
+        following, configured = execute_step(
+            sink, step, geometry, dram, buffers, acc, narrow, configured
+        )
         place = following if alone else place + 1
     if alone:
         release(buffers, configured)
@@ -186,6 +191,7 @@ def execute_step(
     dram: Any,
     buffers: Any,
     acc: Any,
+    narrow: Number,
     configured: Number,
 ) -> Any:
     """Execute the step `at`, with those that are executed together with it. Returns the next step,
@@ -196,7 +202,7 @@ def execute_step(
     if kind == s.PRODUCTS:
         configured = accumulate(buffers, step, sink.pairs, geometry.lanes, acc, configured)
     elif kind == s.ELEMENTWISE:
-        elementwise(buffers, sink.steps[at : at + step[s.MEMBERS]], acc)
+        elementwise(buffers, sink.steps[at : at + step[s.MEMBERS]], acc, narrow)
         following = np.int64(at) + np.int64(step[s.MEMBERS])
     elif kind == s.ZERO:
         begin = np.int64(step[s.TARGET]) * geometry.lanes
@@ -205,6 +211,8 @@ def execute_step(
         row = step[s.ROW :]
         if row[layout.OPCODE] == layout.LOAD:
             load(row, geometry, dram, buffers, acc)
+        elif step[s.NARROW] >= 0:
+            store_narrow(row, geometry, dram, narrow + np.int64(step[s.NARROW]) * LANES)
         else:
             store(row, geometry, dram, acc)
     return following, configured

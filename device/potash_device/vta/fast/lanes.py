@@ -5,13 +5,15 @@ together at the end of a convolution. It processes elements one after the other,
 is also a target has the right value.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
 from potash_device.vta.fast.compiling import emits
-from potash_device.vta.fast.emitting import I32, I64, integer, load, on_stack, shuffle, store
+from potash_device.vta.fast.emitting import I8, I32, I64, integer, load, on_stack, shuffle, store
 from potash_device.vta.isa import AluOpcode
 
 LANES = 16
@@ -38,6 +40,16 @@ ROUND x = x + a >> b
 SIGN  y = x >> a << b, x = x + y
 
 They do not shift by negative numbers."""
+_ENDS = (JOIN,), (JOIN, ROUND), (JOIN, SIGN, ROUND)
+_CHAINS = [(CLAMP, SCALE, *more, *end) for more in ((), (LAST,)) for end in _ENDS]
+CHAIN_BASE = 32
+LONGEST_CHAIN = max(len(loops) for loops in _CHAINS)
+CHAINS = tuple(
+    sum(which * CHAIN_BASE**place for place, which in enumerate(reversed(loops)))
+    for loops in _CHAINS
+)
+"""Sequences of loops with the same x and y, in which convolutions end: x and y stay in registers
+from the first to the last. The number of one has a digit to the base CHAIN_BASE for each loop."""
 MOVING = 16
 """Added to an opcode or SET where each element has an operand of its own: `a` is the address of the
 first one, followed by the others at a constant step."""
@@ -119,9 +131,78 @@ def run_loop(
     builder.position_at_end(after)
 
 
-def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) -> None:
-    """Emit a loop, which is executed for at least one element."""
-    a, b, c = (load(builder, loop[column], 0) for column in (A, B, C))
+@emits()
+def run_chain(
+    builder: Any, program: Any, chain: Any, cut: Any, first: Any, count: Any, narrow: Any, kept: Any
+) -> None:
+    """Execute a chain, whose loops are those of the program, on `count` elements from number
+    `first` on, those of number `cut`. Put the low bytes of x into memory at the address `narrow`,
+    if that is not 0; write x, y and z only where they are `kept`."""
+    after = builder.function.append_basic_block("after")
+    switch = builder.switch(chain, after)
+    for number, loops in zip(CHAINS, _CHAINS, strict=True):
+        case = builder.function.append_basic_block("chain")
+        switch.add_case(integer(number), case)
+        builder.position_at_end(case)
+        _emit_chain(builder, program, loops, cut, first, count, narrow, kept)
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
+def _emit_chain(
+    builder: Any,
+    program: Any,
+    loops: Sequence[int],
+    cut: Any,
+    first: Any,
+    count: Any,
+    narrow: Any,
+    kept: Any,
+) -> None:
+    def column(loop: int, number: int) -> Any:
+        place = [integer(loop), ir.Constant(I32, number)]
+        return builder.load(builder.gep(_loops(builder, program), place))
+
+    def operand(loop: int, number: int) -> Any:
+        jump = builder.mul(cut, column(loop, number + A_JUMP - A))
+        return load(builder, builder.add(column(loop, number), jump), 0)
+
+    operands = [[operand(loop, number) for number in (A, B, C)] for loop in range(len(loops))]
+    along = builder.mul(first, integer(BYTES))
+    last = loops.index(LAST) if LAST in loops else 0
+    places = {X: column(0, X), Y: column(1, Y), Z: column(last, Z)}
+    places = {name: builder.add(place, along) for name, place in places.items()}
+    is_kept = builder.icmp_unsigned("!=", kept, integer(0))
+    is_narrow = builder.icmp_unsigned("!=", narrow, integer(0))
+    with _elements(builder, count) as number:
+        offset = builder.mul(number, integer(BYTES))
+        x = load(builder, builder.add(places[X], offset), 0)
+        values = {X: x, Y: x}
+        for which, (a, b, c) in zip(loops, operands, strict=True):
+            values |= dict(_results(builder, which, values[X], values[Y], a, b, c))
+        with builder.if_then(is_kept):
+            for name, value in values.items():
+                store(builder, value, builder.add(places[name], offset))
+        with builder.if_then(is_narrow):
+            _store_low(builder, values[X], narrow, number)
+
+
+@emits()
+def narrow_down(builder: Any, source: Any, target: Any, count: Any) -> None:
+    """Put the low bytes of `count` elements at the address `source` to the address `target`."""
+    with _elements(builder, count) as number:
+        element = load(builder, builder.add(source, builder.mul(number, integer(BYTES))), 0)
+        _store_low(builder, element, target, number)
+
+
+def _store_low(builder: Any, element: Any, target: Any, number: Any) -> None:
+    low = builder.trunc(element, ir.VectorType(I8, LANES))
+    store(builder, low, builder.add(target, builder.mul(number, integer(LANES))))
+
+
+@contextmanager
+def _elements(builder: Any, count: Any) -> Iterator[Any]:
+    """A loop over numbers from 0 to `count` - 1, which is executed at least once."""
     before, body, after = (
         builder.block,
         *(builder.function.append_basic_block(name) for name in ("element", "elements")),
@@ -130,16 +211,23 @@ def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) 
     builder.position_at_end(body)
     number = builder.phi(I64)
     number.add_incoming(integer(0), before)
-    along = builder.mul(number, integer(BYTES))
-    x, y = (load(builder, builder.add(loop[column], along), 0) for column in (X, Y))
-    if moving:
-        a = load(builder, builder.add(loop[A], builder.mul(number, loop[STRIDE])), 0)
-    for column, value in _results(builder, opcode, x, y, a, b, c):
-        store(builder, value, builder.add(loop[column], along))
+    yield number
     following = builder.call(OPAQUE, [builder.add(number, integer(1))])
-    number.add_incoming(following, body)
+    number.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_signed("<", following, count), body, after)
     builder.position_at_end(after)
+
+
+def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) -> None:
+    """Emit a loop, which is executed for at least one element."""
+    a, b, c = (load(builder, loop[column], 0) for column in (A, B, C))
+    with _elements(builder, count) as number:
+        along = builder.mul(number, integer(BYTES))
+        x, y = (load(builder, builder.add(loop[column], along), 0) for column in (X, Y))
+        if moving:
+            a = load(builder, builder.add(loop[A], builder.mul(number, loop[STRIDE])), 0)
+        for column, value in _results(builder, opcode, x, y, a, b, c):
+            store(builder, value, builder.add(loop[column], along))
 
 
 def _results(

@@ -9,6 +9,7 @@ from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.alu import lower_alu
 from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
 from potash_device.vta.fast.foresight import stays
+from potash_device.vta.fast.narrowing import find_narrow
 from potash_device.vta.fast.positions import lower_products
 
 
@@ -55,10 +56,13 @@ def lower(
                 at = s.new_step(sink, s.TRANSFER)
                 for column in range(layout.COLUMNS):
                     sink.steps[at, s.ROW + column] = np.int32(row[column])
+                sink.steps[at, s.NARROW] = -1
                 if opcode == layout.STORE:
                     sink.filled[s.STORES] = 1
         place += 1
     s.zero_waiting(sink)
+    if recording and place == order.size:
+        find_narrow(sink, geometry)
     return place
 
 

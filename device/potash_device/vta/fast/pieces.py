@@ -16,10 +16,13 @@ from potash_device.vta.fast.compiling import Flag, Number, by_type, compiled, le
 from potash_device.vta.fast.lanes import (
     A_JUMP,
     BYTES,
+    CHAIN_BASE,
+    CHAINS,
     CLAMP,
     JOIN,
     LANES,
     LAST,
+    LONGEST_CHAIN,
     MORE,
     MOVING,
     ROUND,
@@ -38,9 +41,11 @@ from potash_device.vta.fast.lanes import (
     Z,
     get,
     has_negative,
+    narrow_down,
     new_program,
     put,
     put_number,
+    run_chain,
     run_loop,
 )
 from potash_device.vta.fast.paths import Loops
@@ -52,24 +57,24 @@ PIECE = 96
 
 
 @by_type
-def elementwise(buffers: Any, members: Any, acc: Any) -> Any:
-    """Execute a group of steps."""
+def elementwise(buffers: Any, members: Any, acc: Any, narrow: Any) -> Any:
+    """Execute a group of steps. `narrow` is the address of the narrow memory."""
 
-    def any_core(buffers: Any, members: Any, acc: Any) -> None:
+    def any_core(buffers: Any, members: Any, acc: Any, narrow: Number) -> None:
         lanes = buffers.batch * buffers.block_out
         if lanes == LANES:
-            in_loops(members, acc)
+            in_loops(members, acc, narrow)
         else:
             for at in range(members.shape[0]):
                 of_any_size(members[at], lanes, acc)
 
     if buffers.instance_class is Loops:
         return any_core
-    return lambda buffers, members, acc: in_loops(members, acc)
+    return lambda buffers, members, acc, narrow: in_loops(members, acc, narrow)
 
 
 @compiled
-def in_loops(members: Any, acc: Any) -> None:
+def in_loops(members: Any, acc: Any, narrow: Number) -> None:
     """Execute a group of steps on elements of 16 values."""
     program = new_program()
     leader = members[0]
@@ -80,11 +85,40 @@ def in_loops(members: Any, acc: Any) -> None:
         if is_overwritten(program, loops):
             put(program, loops - 1, WHICH, MORE)
         loops += 1
+    chain = chain_of(program, loops)
+    narrowed = leader[s.NARROWED] != 0
+    if chain:
+        kept = np.int64(leader[s.LIVE] or not narrowed)
+        for number in range(total // cut):
+            place = narrow + number * cut * LANES if narrowed else np.int64(0)
+            run_chain(program, chain, number, number * cut, cut, place, kept)
+        return
+    target = address_of(acc, members[members.shape[0] - 1, s.TARGET])
     for number in range(total // cut):
         for within in range(0, cut, PIECE):
+            first, count = number * cut + within, least(cut - within, PIECE)
             for loop in range(loops):
-                first, count = number * cut + within, least(cut - within, PIECE)
                 run_loop(program, loop, number, first, within, count)
+            if narrowed:
+                narrow_down(target + first * BYTES, narrow + first * LANES, count)
+
+
+@compiled
+def chain_of(program: Number, loops: Number) -> Number:
+    """The number of the chain (`CHAINS`) that is all of the loops; 0 where there is none."""
+    number = np.int64(0)
+    x, y = get(program, 0, X), get(program, 1, Y)
+    for loop in range(least(loops, LONGEST_CHAIN + 1)):
+        which = get(program, loop, WHICH)
+        number = number * CHAIN_BASE + which
+        if get(program, loop, X) != x:
+            return 0
+        if which != CLAMP and which != ROUND and get(program, loop, Y) != y:
+            return 0
+    for chain in CHAINS:
+        if chain == number:
+            return number
+    return 0
 
 
 @compiled

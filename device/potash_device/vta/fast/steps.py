@@ -27,6 +27,9 @@ TRANSFER, ZERO, PRODUCTS, ELEMENTWISE = range(4)
 ROW = 1
 """First column of a TRANSFER's instruction, a copy of its `layout` row: steps are read in order,
 which hides the time that memory takes, and instructions are not."""
+NARROW = ROW + layout.COLUMNS
+"""Column of a TRANSFER: the place of a STORE's first element in the narrow memory (`narrowing`); -1
+where it is not there."""
 
 DST_STEP, BLOCK_STEP, SRC, SRC_STEP, SRC_BLOCK, WGT, WGT_STEP = range(3, 10)
 PAIR, PAIRS, BLOCKS, TOGETHER, FRESH, CONSECUTIVE = range(10, 16)
@@ -37,12 +40,15 @@ accumulators count as zero, whatever they hold. The WGT elements of CONSECUTIVE 
 other. There are LINES lines of positions, such as the rows of an image, LINE_STEP apart in ACC and
 SRC_LINE in INP."""
 
-OPCODE, IMMEDIATE, OPERAND, STRIDE, CUT, JUMP, MEMBERS, PIECES, SIMPLE = range(3, 12)
+OPCODE, IMMEDIATE, OPERAND, STRIDE, CUT, JUMP, MEMBERS, PIECES, SIMPLE, NARROWED, LIVE = range(
+    3, 14
+)
 """Columns of ELEMENTWISE: the operand is the number itself where it is IMMEDIATE, else an element
 of ACC, which advances by STRIDE for each element of the target, and by JUMP from each CUT elements
 to the next. The first of several steps that can be executed piece by piece has their number,
 MEMBERS, and the maximum size of a piece, PIECES. SIMPLE: no element of the target is an operand of
-another one."""
+another one. NARROWED: the first step of a group whose last target is put into the narrow memory,
+too. LIVE: what the group writes to ACC may be needed there."""
 
 STEPS, FILLED_PAIRS, GROUP, ZEROED, ITERATION, STORES, OTHERS, FAILED, OVERFLOW = range(9)
 """Columns of `Sink.filled`: numbers of steps and pairs; the first step of the last group, or -1;
@@ -59,6 +65,8 @@ class Sink(NamedTuple):
     filled: NDArray[np.int64]
     zeroed: NDArray[np.uint8]
     """WAITING for each accumulator that a GEMM has reset, but no step has zeroed yet."""
+    writer: NDArray[np.int32]
+    """The group that wrote each accumulator last (`narrowing`)."""
     row: NDArray[np.int64]
     words: NDArray[np.uint32]
     """An iteration of an instruction, and its micro-ops."""
@@ -73,6 +81,7 @@ def sink(config: Config, steps: int, pairs: int) -> Sink:
         np.empty((pairs + micro_ops + TABLE_PAIRS, 2), np.int32),
         np.zeros(OVERFLOW + 1, np.int64),
         np.zeros(accumulators, np.uint8),
+        np.empty(accumulators, np.int32),
         np.zeros(layout.COLUMNS, np.int64),
         np.zeros(micro_ops, np.uint32),
     )

@@ -3,10 +3,22 @@
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.compiling import Number, by_type, compiled, intrinsic, least, most
+from potash_device.vta.fast.compiling import (
+    Number,
+    by_type,
+    compiled,
+    emits,
+    intrinsic,
+    least,
+    most,
+)
+from potash_device.vta.fast.emitting import I8, I64, integer, scaled
+from potash_device.vta.fast.emitting import load as load_vector
+from potash_device.vta.fast.emitting import store as store_vector
 from potash_device.vta.fast.paths import BIAS, BLOCK, DIAGONAL, FIRST, Biased, Loops
 from potash_device.vta.fast.tiles import pack
 
@@ -117,6 +129,34 @@ def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
             copy(data, values)
         source += length * geometry.lanes
         target += row[layout.X_STRIDE] * size
+
+
+@compiled
+def store_narrow(row: Any, geometry: layout.Geometry, dram: Any, source: Number) -> None:
+    """Execute a STORE of elements of 16 bytes that are in the narrow memory, from `source` on."""
+    target = (row[layout.DRAM_BASE] & layout.DRAM_BASE_MASK) * BLOCK - geometry.base
+    target += dram.ctypes.data
+    lines, length = np.int64(row[layout.Y_SIZE]), np.int64(row[layout.X_SIZE])
+    if length == row[layout.X_STRIDE]:
+        lines, length = least(lines, 1), lines * length
+    for _ in range(lines):
+        copy_elements(target, source, length)
+        source += length * BLOCK
+        target += row[layout.X_STRIDE] * BLOCK
+
+
+@emits()
+def copy_elements(builder: Any, target: Any, source: Any, count: Any) -> None:
+    """Copy `count` elements of 16 bytes."""
+    begin = integer(0)
+    for at_once in (4, 1):
+        kind = ir.VectorType(I8, at_once * BLOCK)
+        end = builder.and_(count, integer(-at_once))
+        with cgutils.for_range_slice(builder, begin, end, integer(at_once), I64) as (number, _):
+            offset = scaled(builder, number, BLOCK)
+            values = load_vector(builder, builder.add(source, offset), 0, kind)
+            store_vector(builder, values, builder.add(target, offset))
+        begin = end
 
 
 @intrinsic

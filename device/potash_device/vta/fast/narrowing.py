@@ -1,0 +1,128 @@
+"""The narrow memory: low bytes of accumulators that are about to be stored.
+
+A tile ends with ALU operations on its accumulators, and a STORE of their low bytes. Instead of
+writing accumulators of 64 bytes, and reading them again for the STORE, the operations put the low
+bytes into a memory of their own, from where the STORE takes them. The accumulators are not written
+at all where nobody reads them before they are overwritten, as those of most tiles.
+
+`find_narrow` finds such groups of operations in the steps of a whole stream. It goes through them
+once, and knows of each element of ACC the group that wrote it last, if one did.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+
+from potash_device.vta.fast import layout
+from potash_device.vta.fast import steps as s
+from potash_device.vta.fast.compiling import Number, compiled, emits
+from potash_device.vta.fast.emitting import I8, on_stack
+from potash_device.vta.fast.lanes import LANES
+from potash_device.vta.isa import AluOpcode
+
+MUL = int(AluOpcode.MUL)
+ROOM = 2048
+"""Elements of the narrow memory: 32 KiB."""
+NOBODY = -1
+
+
+@emits(types.int64)
+def new_narrow(builder: Any) -> Any:
+    """The address of a narrow memory on the stack."""
+    return on_stack(builder, ir.ArrayType(I8, ROOM * LANES))
+
+
+@compiled
+def find_narrow(sink: s.Sink, geometry: layout.Geometry) -> None:
+    """Mark the groups whose last targets are stored next, and the STOREs of these."""
+    if geometry.lanes != LANES or geometry.sizes[layout.OUT] != LANES:
+        return
+    steps, writer = sink.steps, sink.writer
+    writer[:] = NOBODY
+    at, last, group = np.int64(0), np.int64(0), np.int64(NOBODY)
+    while at < sink.filled[s.STEPS]:
+        step = steps[at]
+        kind = step[s.KIND]
+        following = at + 1
+        if kind == s.ELEMENTWISE:
+            following = at + np.int64(step[s.MEMBERS])
+            for member in range(at, following):
+                operate(steps, steps[member], at, writer)
+            last = following - 1
+            group = at if step[s.SIMPLE] and step[s.COUNT] <= ROOM else np.int64(NOBODY)
+        elif kind == s.PRODUCTS:
+            multiply(steps, step, writer)
+            group = np.int64(NOBODY)
+        elif kind == s.ZERO:
+            writer[step[s.TARGET] : step[s.TARGET] + step[s.COUNT]] = NOBODY
+            group = np.int64(NOBODY)
+        else:
+            group = transfer(steps, step, group, last, writer)
+        at = following
+    for element in range(writer.size):
+        read(steps, element, NOBODY, writer)
+
+
+@compiled
+def read(steps: Any, element: Number, reader: Number, writer: Any) -> None:
+    """Record that an element is read, by a step that is not of the group `reader`."""
+    group = writer[element]
+    if group != NOBODY and group != reader:
+        steps[group, s.LIVE] = 1
+
+
+@compiled
+def operate(steps: Any, step: Any, group: Number, writer: Any) -> None:
+    """Record what an operation of a group reads and writes."""
+    first, total = np.int64(step[s.TARGET]), np.int64(step[s.COUNT])
+    if not step[s.IMMEDIATE]:
+        for number in range(total):
+            run, within = divmod(number, np.int64(step[s.CUT]))
+            operand = np.int64(step[s.OPERAND]) + run * np.int64(step[s.JUMP])
+            read(steps, operand + within * np.int64(step[s.STRIDE]), group, writer)
+    clears = step[s.IMMEDIATE] and step[s.OPCODE] == MUL and step[s.OPERAND] == 0
+    for element in range(first, first + total):
+        if not clears:
+            read(steps, element, group, writer)
+        writer[element] = group
+
+
+@compiled
+def multiply(steps: Any, step: Any, writer: Any) -> None:
+    """Record what products read and write."""
+    for block in range(step[s.BLOCKS]):
+        for line in range(step[s.LINES]):
+            element = np.int64(step[s.TARGET]) + block * np.int64(step[s.BLOCK_STEP])
+            element += line * np.int64(step[s.LINE_STEP])
+            for _ in range(step[s.COUNT]):
+                if not step[s.FRESH]:
+                    read(steps, element, NOBODY, writer)
+                writer[element] = NOBODY
+                element += np.int64(step[s.DST_STEP])
+
+
+@compiled
+def transfer(steps: Any, step: Any, group: Number, last: Number, writer: Any) -> Number:
+    """Record what a transfer reads and writes, where the narrow memory has the target of the step
+    `last`, if there is a `group`. Returns the group whose target it has then."""
+    row = step[s.ROW :]
+    memory = row[layout.MEMORY_TYPE]
+    if memory == layout.INP or memory == layout.WGT:
+        return group
+    width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
+    height = row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]
+    begin, end = np.int64(row[layout.SRAM_BASE]), row[layout.SRAM_BASE] + width * height
+    if row[layout.OPCODE] == layout.LOAD:
+        writer[begin:end] = NOBODY
+        return np.int64(NOBODY)
+    if group != NOBODY:
+        first = np.int64(steps[last, s.TARGET])
+        if first <= begin and end <= first + steps[last, s.COUNT]:
+            steps[group, s.NARROWED] = 1
+            step[s.NARROW] = begin - first
+            return group
+    for element in range(begin, end):
+        read(steps, element, NOBODY, writer)
+    return group
