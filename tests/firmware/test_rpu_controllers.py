@@ -12,7 +12,17 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.features import values
 from potash_firmware.rpu.settings import RpuSettings
-from support.controllers import active, attach, changed, controllers, queues, read, watch, write
+from support.controllers import (
+    active,
+    attach,
+    changed,
+    controllers,
+    end_media_work,
+    queues,
+    read,
+    watch,
+    write,
+)
 from support.extended import settings
 from support.nvme_host import CC, CSTS, DATA, NSSR, Host, SlowMedia
 
@@ -124,6 +134,71 @@ def test_a_bus_master_that_is_off_pauses_one_alone(slow_pair: list[Host]) -> Non
     first.master()
     first.service()
     assert [(each.cid, each.status) for each in first.reap(one)] == [(7, 0)]
+
+
+@pytest.mark.parametrize("waits", ["write", "read"])
+def test_a_host_cannot_keep_the_other_from_blocks_by_work_that_overlaps(
+    slow_pair: list[Host], waits: str
+) -> None:
+    """The command of one waits for what the other had begun, and not for what came later."""
+    (first, second), (one, two) = slow_pair, queues(slow_pair)
+    others, own = (READ, WRITE) if waits == "write" else (WRITE, READ)
+
+    def flood(cid: int) -> None:
+        first.place(one, others, cid, nsid=1, cdws=(0, 0, 1))  # blocks 0 and 1
+        first.ring(one)
+        first.service()
+
+    flood(0)
+    flood(1)
+    second.place(two, own, 7, nsid=1, cdws=(1, 0, 0))
+    second.ring(two)
+    second.service()
+    completed: list[int] = []
+    for cid in range(2, 9):
+        flood(cid)
+        first.executor.run_next()
+        first.service()
+        completed += [each.cid for each in first.reap(one)]
+        ended = second.reap(two)
+        if ended:
+            break
+    assert [(each.cid, each.status) for each in ended] == [(7, 0)]
+    assert completed == [0, 1], "those that came before, and no others"
+    first.executor.run_all()
+    first.service()
+    end_media_work(first)
+    assert len(first.reap(one)) == cid - 1, "and those that waited for it go on"
+
+
+@pytest.mark.parametrize("how", ["abort", "reset", "bus master"])
+def test_nobody_waits_for_a_command_that_does_not_go_on(slow_pair: list[Host], how: str) -> None:
+    (first, second), (one, two) = slow_pair, queues(slow_pair)
+    first.place(one, READ, 0, nsid=1)
+    first.ring(one)
+    first.service()
+    second.place(two, WRITE, 7, nsid=1)
+    second.ring(two)
+    second.service()
+    first.place(one, READ, 1, nsid=1)
+    first.ring(one)
+    first.service()
+    match how:
+        case "abort":
+            second.place(second.admin, 0x08, 3, cdws=(7 << 16 | 1,))
+            second.ring(second.admin)
+        case "reset":
+            second.write32(CC, 0)
+        case "bus master":
+            second.master(False)
+    second.service()
+    end_media_work(first)
+    assert sorted(each.cid for each in first.reap(one)) == [0, 1]
+    if how == "bus master":
+        second.master()
+        second.service()
+        end_media_work(second)
+        assert [(each.cid, each.status) for each in second.reap(two)] == [(7, 0)]
 
 
 def test_one_queue_that_is_full_leaves_the_other_going(pair: list[Host]) -> None:

@@ -8,10 +8,12 @@ Source: NVM Command Set Specification 1.0, section 2.1 (media and data integrity
 
 import errno
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from nvme_spec.status import NvmeError, Status
@@ -32,6 +34,25 @@ _MAY_PASS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, e
 """Failures that a retry may not see."""
 
 
+AREA = 4096
+"""Bytes of an area. Of commands that wait, those in the same area count as being on the same
+blocks: there may be too many to compare each with each."""
+AREAS = 256
+"""Areas that a command is in, unless it is EVERYWHERE."""
+EVERYWHERE = -1
+
+
+def _areas(ranges: Iterable[tuple[int, int]]) -> Collection[int]:
+    """The areas that ranges of first byte and length are in."""
+    found: set[int] = set()
+    for first, length in ranges:
+        areas = range(first // AREA, (first + length - 1) // AREA + 1)
+        if len(areas) + len(found) > AREAS:
+            return (EVERYWHERE,)
+        found.update(areas)
+    return found
+
+
 class BlocksInFlight:
     """Bytes of one namespace that the media executor reads or writes.
 
@@ -41,6 +62,10 @@ class BlocksInFlight:
 
     def __init__(self, *, writes_alone: bool = False) -> None:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
+        self._turns: dict[tuple[int, bool], OrderedDict[int, set[Future[Any]]]] = {}
+        """Commands that wait to read (False) or to write (True) in an area, the first one first,
+        and the work that each waits for."""
+        self._turn = count()
         self._closed: Status | None = None
         self.busy = False
         """A command has to see what is there before it touches a block of the namespace."""
@@ -103,6 +128,63 @@ class BlocksInFlight:
             if (alone or also_alone or writes != also_writes or (writes and self.writes_alone))
             and any(start < first + length and first < start + size for start, size in ranges)
         }
+
+    def turns(
+        self, ranges: Iterable[tuple[int, int]], *, writes: bool, alone: bool = False
+    ) -> "Iterator[set[Future[Any]]]":
+        """Sets of work that a command has to wait for, one after the other, before it may touch
+        `ranges`. Raises NvmeError when no command may.
+
+        Conflicting commands go on in the order in which they have come, so that nobody's work,
+        however much of it, keeps others from blocks. For that, a command waits for the work that
+        those before it wait for, and never for a command, which may be aborted, or held. A command
+        that has work in flight itself must not wait.
+        """
+        ranges = tuple(ranges)
+        mine: list[tuple[int, bool]] = []
+        turn = next(self._turn)
+        try:
+            while True:
+                self.require_open()
+                found: set[Future[Any]] = set()
+                for first, length in ranges:
+                    found |= self.in_the_way(first, length, writes=writes, alone=alone)
+                if self._turns:
+                    both = alone or (writes and self.writes_alone)
+                    for kind in (False, True) if both else (not writes,):
+                        found |= self._awaited(_areas(ranges), kind, turn)
+                if not found:
+                    return
+                mine = mine or [
+                    (area, kind)
+                    for area in _areas(ranges)
+                    for kind in ((False, True) if alone else (writes,))
+                ]
+                for key in mine:
+                    self._turns.setdefault(key, OrderedDict())[turn] = found
+                yield found
+        finally:
+            for key in mine:
+                if (waiting := self._turns.get(key)) is not None:
+                    waiting.pop(turn, None)
+                    if not waiting:
+                        del self._turns[key]
+
+    def _awaited(self, areas: Collection[int], writes: bool, turn: int) -> "set[Future[Any]]":
+        """The work that the first commands wait for which wait to read or to write in these areas,
+        if they have come before a turn."""
+        found: set[Future[Any]] = set()
+        keys: Collection[tuple[int, bool]] = [(area, writes) for area in (*areas, EVERYWHERE)]
+        if EVERYWHERE in areas:
+            keys = [key for key in self._turns if key[1] is writes]
+        for key in keys:
+            waiting = self._turns.get(key)
+            while waiting and (first := next(iter(waiting))) < turn:
+                if left := waiting[first] & self._ranges.keys():
+                    found |= left
+                    break
+                del waiting[first]  # it is held, or goes on in the same pass
+        return found
 
 
 class MediaWork:

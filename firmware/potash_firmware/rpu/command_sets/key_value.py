@@ -18,7 +18,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.values import Stored
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm import read_write
-from potash_firmware.rpu.command_sets.nvm.blocks import in_the_way
+from potash_firmware.rpu.command_sets.nvm.blocks import in_turn
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.flushing import require_not_formatting
 from potash_firmware.rpu.namespaces.key_value import KeyValueNamespace
@@ -227,6 +227,5 @@ def _turn(namespace: KeyValueNamespace, key: bytes, *, writes: bool) -> Steps:
     """Wait for commands on the key that came before, which decide what its pages are. Raises
     NvmeError if the namespace was formatted or detached meanwhile."""
     in_flight, ranges = namespace.in_flight, range_of(namespace, key)
-    while before := in_the_way(in_flight, ranges, writes=writes):
-        yield before
+    yield from in_turn(in_flight, ranges, writes=writes)
     return None

@@ -17,7 +17,7 @@ from potash_firmware.rpu.command_sets.nvm import optional, read_write
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
     add_data,
-    in_the_way,
+    in_turn,
     require_writable,
     stream_of,
     target,
@@ -143,8 +143,7 @@ def zone_append(controller: Controller, command: Command) -> Steps:
 def _no_reset(namespace: ZonedNamespace, lba: int) -> Steps:
     """Wait while the zone of a block is being reset. Raises NvmeError."""
     in_flight, first = namespace.in_flight, namespace.zones.of(lba).first * namespace.block_size
-    while before := in_the_way(in_flight, ((first, 1),), writes=True):
-        yield before
+    yield from in_turn(in_flight, ((first, 1),), writes=True)
     return None
 
 
@@ -247,8 +246,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         media.flush()
 
     def empty() -> Steps:
-        while before := in_the_way(in_flight, ranges, writes=True, alone=True):
-            yield before
+        yield from in_turn(in_flight, ranges, writes=True, alone=True)
         require_writable(controller, namespace)
         # Other commands find the zones empty when this has ended.
         namespace.zones.empty(zones)

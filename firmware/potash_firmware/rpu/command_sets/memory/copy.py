@@ -179,8 +179,8 @@ def _copied_at_once(
     at = 0
     for source in sources:
         namespace, in_flight, first, length = source
-        if isinstance(namespace, Namespace) and (
-            blocks.in_the_way(in_flight, ((first, length),), writes=False)
+        if isinstance(namespace, Namespace) and any(
+            blocks.in_turn(in_flight, ((first, length),), writes=False)
         ):
             return False
         try:
@@ -211,7 +211,7 @@ def _copy_parts(
         namespace, ranges = source.namespace, ((source.first, source.length),)
         _require_there(controller, namespace)
         if isinstance(namespace, Namespace):
-            while before := blocks.in_the_way(source.in_flight, ranges, writes=False):
+            for before in blocks.in_turn(source.in_flight, ranges, writes=False):
                 yield before
                 _require_there(controller, namespace)
         try:

@@ -271,33 +271,24 @@ def full() -> NvmeError:
 # Ordering, and long commands.
 
 
-_NOTHING: set[Future[object]] = set()
-
-
-def in_the_way(
+def in_turn(
     in_flight: BlocksInFlight,
     ranges: Iterable[tuple[int, int]],
     *,
     writes: bool,
     alone: bool = False,
-) -> "set[Future[object]]":
-    """Work that has to end before a command may touch `ranges` of first byte and length.
+) -> "Iterable[set[Future[object]]]":
+    """Work that has to end before a command may touch `ranges` of first byte and length, to be
+    yielded: sets, one after the other (`BlocksInFlight.turns`).
 
-    The command excludes reads if it `writes`, and all others if `alone`. Yield the set and call
-    again until it is empty, as other work may have begun meanwhile. `in_flight` is that of the
+    The command excludes reads if it `writes`, and all others if `alone`. `in_flight` is that of the
     namespace when `ranges` were computed. Raises NvmeError if it was closed since: a command that
     waited, or was held while Bus Master Enable was 0, must not touch blocks that are or were
     formatted.
     """
     if not in_flight.busy:  # a closed namespace is busy, too
-        return _NOTHING
-    in_flight.require_open()
-    return _NOTHING.union(
-        *(
-            in_flight.in_the_way(first, length, writes=writes, alone=alone)
-            for first, length in ranges
-        )
-    )
+        return ()
+    return in_flight.turns(ranges, writes=writes, alone=alone)
 
 
 class Part(NamedTuple):
@@ -330,8 +321,7 @@ def carry_out(
     in_flight = namespace.in_flight
     for part in parts:
         ranges = ((part.first, part.length),)
-        while before := in_the_way(in_flight, ranges, writes=writes):
-            yield before
+        yield from in_turn(in_flight, ranges, writes=writes)
         try:
             yield controller.media_work.on_blocks(in_flight, ranges, part.call, writes=writes)
         except MediaError as error:

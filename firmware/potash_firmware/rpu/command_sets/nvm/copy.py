@@ -26,7 +26,7 @@ from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
-    in_the_way,
+    in_turn,
     must_remove_marks,
     placement_of,
     read_error,
@@ -161,8 +161,7 @@ def _write(
     placement = placement_of(controller, fields.dtype, fields.dspec)
 
     def steps() -> Steps:
-        while before := in_the_way(destination.in_flight, ranges, writes=True, alone=True):
-            yield before
+        yield from in_turn(destination.in_flight, ranges, writes=True, alone=True)
         # Only now: the commands that were waited for may have changed the sources.
         for source in sources:
             namespace.require_readable(source.slba, source.blocks)

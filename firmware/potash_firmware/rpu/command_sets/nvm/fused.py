@@ -24,7 +24,7 @@ from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
-    in_the_way,
+    in_turn,
     read_error,
     require_correctable,
     require_pointer,
@@ -213,11 +213,11 @@ class _CompareAndWrite:
                 Status.ATOMIC_WRITE_UNIT_EXCEEDED,
                 f"{blocks.blocks} blocks cannot be compared and written as one",
             )
-        while True:
-            self._before = in_the_way(blocks.in_flight, blocks.ranges, writes=True, alone=True)
-            if not self._before:
-                return blocks
-            yield self._before
+        for before in in_turn(blocks.in_flight, blocks.ranges, writes=True, alone=True):
+            self._before = before
+            yield before
+        self._before = set()
+        return blocks
 
     def _begin(self, blocks: Target) -> Future[Outcome]:
         """Submit the job of both commands. Raises NvmeError."""

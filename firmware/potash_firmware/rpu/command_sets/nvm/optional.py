@@ -21,7 +21,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     carry_out,
     commit,
     full,
-    in_the_way,
+    in_turn,
     must_remove_marks,
     pieces,
     read_error,
@@ -46,8 +46,7 @@ from potash_firmware.rpu.protection.request import CHECKS
 def compare(controller: Controller, command: Command) -> Steps:
     """Succeed if the blocks, and their metadata but for protection information, are the host's."""
     blocks = target(controller, command)
-    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=False):
-        yield before
+    yield from in_turn(blocks.in_flight, blocks.ranges, writes=False)
     namespace = blocks.namespace
     expected = expected_of(controller, command, blocks)
     require_correctable(namespace, blocks.slba, blocks.blocks)

@@ -13,7 +13,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
-    in_the_way,
+    in_turn,
     must_remove_marks,
     read_error,
     remove_marks,
@@ -57,8 +57,7 @@ def flush_all(controller: Controller, namespaces: Sequence[StoredNamespace]) -> 
 def read(controller: Controller, command: Command) -> Steps:
     """Media to guest memory."""
     blocks = target(controller, command)
-    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=False):
-        yield before
+    yield from in_turn(blocks.in_flight, blocks.ranges, writes=False)
     namespace = blocks.namespace
     content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=True)
@@ -85,8 +84,7 @@ def read(controller: Controller, command: Command) -> Steps:
 def write(controller: Controller, command: Command) -> Steps:
     """Guest memory to media; durable before it completes if the host wants it so."""
     blocks = target(controller, command)
-    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=True):
-        yield before
+    yield from in_turn(blocks.in_flight, blocks.ranges, writes=True)
     namespace = blocks.namespace
     content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=False)
