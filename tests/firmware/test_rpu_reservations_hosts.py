@@ -461,7 +461,8 @@ def test_many_changes_agree_with_the_model(seed: int) -> None:
         if chance.random() < 0.3:
             action, ignore = chance.randrange(3), chance.random() < 0.3
             expected = model.register(number, action, own, new, ignore)
-            got = status(state.register, host, RegisterAction(action), own, new, ignores_key=ignore)
+            given = RegisterAction(action), own, new
+            got = status(state.register, host, *given, ignores_key=ignore, controller=number)
         elif chance.random() < 0.4:
             expected = model.acquire(number, 0, own, 0, rtype)
             got = status(state.acquire, host, own, rtype)

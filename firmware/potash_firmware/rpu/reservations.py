@@ -10,6 +10,7 @@ them before the command that changes them completes.
 Source: NVM Express Base Specification 2.0, section 8.19 (Reservations)."""
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -25,7 +26,11 @@ from potash_firmware.rpu.part import Part
 from potash_wire.records import U8, U32, U64, Range
 
 REGISTRANT_LIMIT = 128
-"""Registrants of all namespaces together, which the sidecar has room for."""
+"""Registrants of all namespaces together, which the sidecar has room for.
+
+Half of them are kept for the controllers, in equal shares: a host can change its identifier and
+register as another one until there is no room, and only the other half is there to be used up.
+"""
 
 _ALL_REGISTRANTS = (
     ReservationType.WRITE_EXCLUSIVE_ALL_REGISTRANTS,
@@ -81,6 +86,8 @@ class Reservation:
 
     registrants: dict[Host, int] = field(default_factory=dict)
     """The key of each."""
+    registered_at: dict[Host, int] = field(default_factory=dict)
+    """The controller at which each has registered."""
     type: ReservationType | None = None
     holder: Host | None = None
     """The host that holds it, unless all registrants do."""
@@ -105,9 +112,16 @@ class Reservation:
     # nothing.
 
     def register(
-        self, host: Host, action: RegisterAction, crkey: int, nrkey: int, *, ignores_key: bool
+        self,
+        host: Host,
+        action: RegisterAction,
+        crkey: int,
+        nrkey: int,
+        *,
+        ignores_key: bool,
+        controller: int,
     ) -> Notices:
-        """Reservation Register (sections 8.19.3 and 8.19.4)."""
+        """Reservation Register (sections 8.19.3 and 8.19.4), at a controller."""
         key = self.registrants.get(host)
         if action is RegisterAction.REGISTER:
             if key not in (None, nrkey):
@@ -119,6 +133,7 @@ class Reservation:
             notices = self.unregister(host)
         else:
             self.registrants[host] = nrkey
+            self.registered_at.setdefault(host, controller)
         self._count()
         return notices
 
@@ -175,12 +190,14 @@ class Reservation:
         notices = self.others(host, NotificationType.RESERVATION_PREEMPTED)
         self.type = self.holder = None
         self.registrants.clear()
+        self.registered_at.clear()
         self._count()
         return notices
 
     def unregister(self, host: Host) -> Notices:
         """The host is no registrant any more; what it alone holds is released."""
         self.registrants.pop(host, None)
+        self.registered_at.pop(host, None)
         all_hold = self.type in _ALL_REGISTRANTS
         if self.type is None or (self.registrants if all_hold else host != self.holder):
             return {}
@@ -209,11 +226,13 @@ class Reservation:
 
 
 class SavedRegistrant(NamedTuple):
-    """A registrant: identifier, controller of a host without one, and key."""
+    """A registrant: identifier, controller of a host without one, key, and the controller at which
+    it has registered."""
 
     identifier: Annotated[bytes, Range(HOST_IDENTIFIER_SIZE, EXTENDED_HOST_IDENTIFIER_SIZE)]
     controller: Annotated[int, Range(0, NO_CONTROLLER)]
     key: U64
+    registered_at: Annotated[int, Range(0, NO_CONTROLLER)] = NO_CONTROLLER
 
 
 class SavedReservation(NamedTuple):
@@ -262,10 +281,14 @@ class Reservations(Part):
     def items(self) -> Iterable[tuple[int, Reservation]]:
         return self._every.items()
 
-    @property
-    def room(self) -> int:
-        """The number of registrants that can be added."""
-        return REGISTRANT_LIMIT - sum(len(each.registrants) for each in self._every.values())
+    def has_room(self, controller: int) -> bool:
+        """Another registrant can be added at a controller."""
+        at = Counter(at for each in self._every.values() for at in each.registered_at.values())
+        share = REGISTRANT_LIMIT // 2 // len(self.hosts)
+        kept = sum(max(share - at[side.identifier], 0) for side in self.hosts)
+        return at.total() < REGISTRANT_LIMIT and (
+            at[controller] < share or at.total() + kept < REGISTRANT_LIMIT
+        )
 
     def changed(self, nsid: int, notices: Mapping[Host, NotificationType] | None = None) -> None:
         """A namespace's reservation has changed: let every controller act by it."""
@@ -320,24 +343,27 @@ def _saved(nsid: int, reservation: Reservation, *, lasting: bool) -> SavedReserv
         reservation.persists,
         rtype or 0,
         None if holder is None else hosts.index(holder),
-        tuple(SavedRegistrant(host.identifier, host.controller, key) for host, key in registrants),
+        tuple(
+            SavedRegistrant(*host, key, reservation.registered_at[host])
+            for host, key in registrants
+        ),
     )
 
 
 def _listed(saved: SavedReservation) -> list[object]:
     return [
         *saved[:-1],
-        [
-            [b64encode(identifier).decode(), controller, key]
-            for identifier, controller, key in saved.registrants
-        ],
+        [[b64encode(identifier).decode(), *numbers] for identifier, *numbers in saved.registrants],
     ]
 
 
 def _loaded(saved: SavedReservation) -> Reservation:
     """The reservation, as far as it makes sense."""
     registrants = {Host(each.identifier, each.controller): each.key for each in saved.registrants}
-    found = Reservation(registrants, None, None, saved.generation, saved.persists)
+    registered_at = {
+        Host(each.identifier, each.controller): each.registered_at for each in saved.registrants
+    }
+    found = Reservation(registrants, registered_at, None, None, saved.generation, saved.persists)
     rtype = ReservationType(saved.type) if saved.type and registrants else None
     if rtype in _ALL_REGISTRANTS:
         found.type = rtype

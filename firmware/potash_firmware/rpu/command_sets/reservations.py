@@ -41,10 +41,14 @@ def register(controller: Controller, command: Command) -> Steps:
     persistence = _value(PersistenceChange, fields.cptpl)
     keys = RegisterKeys.decode(controller.transfer.receive(command, RegisterKeys.RECORD.size))
     host, reservation = _found(controller, command)
-    if host not in reservation.registrants and controller.reservations.every.room < 1:
+    number = controller.identifier
+    has_room = host in reservation.registrants or controller.reservations.every.has_room(number)
+    if not has_room:
         raise NvmeError(Status.INTERNAL_ERROR, "there is no room for another registrant")
     lasts = reservation.persists
-    notices = reservation.register(host, action, keys.crkey, keys.nrkey, ignores_key=fields.iekey)
+    notices = reservation.register(
+        host, action, keys.crkey, keys.nrkey, ignores_key=fields.iekey, controller=number
+    )
     if persistence is not PersistenceChange.NONE:
         reservation.persists = persistence is PersistenceChange.SET
     yield from _settle(controller, command.entry.nsid, notices, lasted=lasts)
