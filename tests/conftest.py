@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from potash.cli import progress
+from support import prepared
 from support.shared_guests import SHARED_GUESTS
 
 # How long examples take to draw, and how many are thrown away, is chance, and no reason to fail.
@@ -37,6 +38,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # What commands write to standard error does not depend on how busy the machine is.
 progress.PATIENCE = math.inf
 os.environ["POTASH_PROGRESS"] = "steps"
+prepared.use()
 
 LONG = ("vm", "host")
 """Folders whose files take long; the others follow."""

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from potash.vm.drive import serving
+from potash.vm.drive import device_process, serving
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
-from support.vm import processes_with
 
 SIZE = 64 << 20
 BLOCK = 4096
@@ -250,12 +249,14 @@ def test_its_registers_can_be_read_in_the_guest(linux: Guest) -> None:
     assert registers["csts"] == 1
 
 
-def test_a_device_that_dies_leaves_a_guest_that_lives(images: GuestImages) -> None:
-    lived = False
+def test_a_device_that_dies_leaves_a_guest_that_lives(images: GuestImages, tmp_path: Path) -> None:
+    lived, socket = False, tmp_path / "s"
     try:
-        with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
-            (pid,) = (int(pid) for pid in processes_with(str(socket)))
-            os.kill(pid, signal.SIGKILL)
+        with (
+            device_process(socket, "--size", str(SIZE)) as process,
+            Guest(images, socket) as guest,
+        ):
+            process.kill()
             # The kernel gives a command a minute before it gives up; nobody else waits for it.
             asking = guest.start(["nvme", "id-ctrl", "/dev/nvme0"])
             assert guest.capture(["echo", "on"]).stdout == b"on\n"

@@ -34,7 +34,7 @@ def main() -> None:
     set_name(PROCESS)
     be_undumpable()
     request = json.load(sys.stdin)
-    _import(modelled=request["modelled"])
+    import_devices(modelled=request["modelled"])
     signals = {*map(signal.Signals.__getitem__, ENDING), signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent = os.getpid()
@@ -59,7 +59,7 @@ def main() -> None:
             os.kill(pid, came)
 
 
-def _import(*, modelled: bool) -> None:
+def import_devices(*, modelled: bool) -> None:
     """Import what devices and APUs need."""
     gc.disable()
     import potash.cli.app
