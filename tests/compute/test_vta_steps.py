@@ -262,6 +262,7 @@ def test_results_that_are_stored_are_in_acc_if_they_are_needed(
 ALL: dict[str, Any] = {"uop_end": 1, "iter_in": 3 * PLANE, "dst_factor_in": 1}
 OVERWRITTEN: list[Instruction] = [Gemm(reset=True, **ALL)]
 STORED = moved(Store, MemoryId.OUT, 0, PLANE)
+ELSEWHERE = Alu(alu_opcode=ADD, use_imm=True, imm=3, uop_bgn=2, uop_end=3)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +286,20 @@ STORED = moved(Store, MemoryId.OUT, 0, PLANE)
             for imm in (0, 1)
         ),
         pytest.param(
-            [STORED, Alu(alu_opcode=ADD, uop_bgn=1, uop_end=2), *OVERWRITTEN], 1, 1, id="an operand"
+            [STORED, ELSEWHERE, Alu(alu_opcode=ADD, uop_bgn=1, uop_end=2), *OVERWRITTEN],
+            1,
+            1,
+            id="an operand",
         ),
         pytest.param([STORED, *OVERWRITTEN, STORED], 1, 0, id="stored again when overwritten"),
         pytest.param(
-            [STORED, moved(Load, MemoryId.ACC_8BIT, 500, 1), STORED, *OVERWRITTEN],
+            [moved(Load, MemoryId.ACC_8BIT, 500, 1), ELSEWHERE, STORED, *OVERWRITTEN],
             1,
-            1,
-            id="stored from ACC, too",
+            0,
+            id="after other operations",
+        ),
+        pytest.param(
+            [moved(Load, MemoryId.ACC_8BIT, 7, 1), STORED, *OVERWRITTEN], 0, 1, id="loaded in part"
         ),
         pytest.param(
             [STORED, moved(Store, MemoryId.OUT, PLANE, 3), *OVERWRITTEN],
@@ -321,7 +328,7 @@ def test_accumulators_are_narrowed_where_they_are_stored(
         for phrase in phrases
         for opcode, target, operand in phrase
     ]
-    micro_ops = [MicroOp(0), MicroOp(500, 2 * PLANE + 7)]
+    micro_ops = [MicroOp(0), MicroOp(500, 2 * PLANE + 7), MicroOp(501)]
     stream = [*operations_of(found, micro_ops), *following]
     pair = Pair(DEFAULT, micro_ops=micro_ops, order=Order.PROGRAM)
     assert pair.check(finished(*stream)).refusal is None

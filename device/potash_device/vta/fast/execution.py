@@ -14,7 +14,6 @@ from potash_device.vta.fast.binding import arguments_at
 from potash_device.vta.fast.compiling import Flag, Number, compiled, emits, entry, inlined
 from potash_device.vta.fast.cutting import accumulate, release
 from potash_device.vta.fast.foresight import loads_the_same
-from potash_device.vta.fast.lanes import LANES
 from potash_device.vta.fast.narrowing import new_narrow
 from potash_device.vta.fast.paths import Path
 from potash_device.vta.fast.pieces import elementwise
@@ -211,8 +210,8 @@ def execute_step(
         row = step[s.ROW :]
         if row[layout.OPCODE] == layout.LOAD:
             load(row, geometry, dram, buffers, acc)
-        elif step[s.NARROW] >= 0:
-            store_narrow(row, geometry, dram, narrow + np.int64(step[s.NARROW]) * LANES)
+        elif step[s.NARROW]:
+            store_narrow(row, geometry, dram, narrow)
         else:
             store(row, geometry, dram, acc)
     return following, configured

@@ -56,7 +56,7 @@ def lower(
                 at = s.new_step(sink, s.TRANSFER)
                 for column in range(layout.COLUMNS):
                     sink.steps[at, s.ROW + column] = np.int32(row[column])
-                sink.steps[at, s.NARROW] = -1
+                sink.steps[at, s.NARROW] = 0
                 if opcode == layout.STORE:
                     sink.filled[s.STORES] = 1
         place += 1

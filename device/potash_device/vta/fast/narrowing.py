@@ -17,14 +17,14 @@ from numba.core import types
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Number, compiled, emits
+from potash_device.vta.fast.compiling import Flag, Number, compiled, emits
 from potash_device.vta.fast.emitting import I8, on_stack
 from potash_device.vta.fast.lanes import LANES
 from potash_device.vta.isa import AluOpcode
 
 MUL = int(AluOpcode.MUL)
 ROOM = 2048
-"""Elements of the narrow memory: 32 KiB."""
+"""Elements of the narrow memory, which are those of ACC from the first one on: 32 KiB."""
 NOBODY = -1
 
 
@@ -36,12 +36,13 @@ def new_narrow(builder: Any) -> Any:
 
 @compiled
 def find_narrow(sink: s.Sink, geometry: layout.Geometry) -> None:
-    """Mark the groups whose last targets are stored next, and the STOREs of these."""
+    """Mark the groups whose last targets are stored before they are overwritten, and the STOREs of
+    these."""
     if geometry.lanes != LANES or geometry.sizes[layout.OUT] != LANES:
         return
     steps, writer = sink.steps, sink.writer
     writer[:] = NOBODY
-    at, last, group = np.int64(0), np.int64(0), np.int64(NOBODY)
+    at = np.int64(0)
     while at < sink.filled[s.STEPS]:
         step = steps[at]
         kind = step[s.KIND]
@@ -50,16 +51,12 @@ def find_narrow(sink: s.Sink, geometry: layout.Geometry) -> None:
             following = at + np.int64(step[s.MEMBERS])
             for member in range(at, following):
                 operate(steps, steps[member], at, writer)
-            last = following - 1
-            group = at if step[s.SIMPLE] and step[s.COUNT] <= ROOM else np.int64(NOBODY)
         elif kind == s.PRODUCTS:
             multiply(steps, step, writer)
-            group = np.int64(NOBODY)
         elif kind == s.ZERO:
             writer[step[s.TARGET] : step[s.TARGET] + step[s.COUNT]] = NOBODY
-            group = np.int64(NOBODY)
         else:
-            group = transfer(steps, step, group, last, writer)
+            transfer(steps, step, writer)
         at = following
     for element in range(writer.size):
         read(steps, element, NOBODY, writer)
@@ -104,25 +101,36 @@ def multiply(steps: Any, step: Any, writer: Any) -> None:
 
 
 @compiled
-def transfer(steps: Any, step: Any, group: Number, last: Number, writer: Any) -> Number:
-    """Record what a transfer reads and writes, where the narrow memory has the target of the step
-    `last`, if there is a `group`. Returns the group whose target it has then."""
+def transfer(steps: Any, step: Any, writer: Any) -> None:
+    """Record what a transfer reads and writes. Mark a STORE of elements that the narrow memory can
+    have, and their groups."""
     row = step[s.ROW :]
     memory = row[layout.MEMORY_TYPE]
     if memory == layout.INP or memory == layout.WGT:
-        return group
+        return
     width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
     height = row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]
     begin, end = np.int64(row[layout.SRAM_BASE]), row[layout.SRAM_BASE] + width * height
     if row[layout.OPCODE] == layout.LOAD:
         writer[begin:end] = NOBODY
-        return np.int64(NOBODY)
-    if group != NOBODY:
-        first = np.int64(steps[last, s.TARGET])
-        if first <= begin and end <= first + steps[last, s.COUNT]:
-            steps[group, s.NARROWED] = 1
-            step[s.NARROW] = begin - first
-            return group
+        return
+    narrow = end <= ROOM
     for element in range(begin, end):
-        read(steps, element, NOBODY, writer)
-    return group
+        narrow &= is_result(steps, element, writer[element])
+    step[s.NARROW] = narrow
+    for element in range(begin, end):
+        if narrow:
+            steps[writer[element], s.NARROWED] = 1
+        else:
+            read(steps, element, NOBODY, writer)
+
+
+@compiled
+def is_result(steps: Any, element: Number, group: Number) -> Flag:
+    """True for an element of the last target of a group that wrote it last. With the narrow memory
+    for all of them, an element of it has the low bytes of the one of ACC."""
+    if group == NOBODY or not steps[group, s.SIMPLE]:
+        return False
+    last = steps[group + steps[group, s.MEMBERS] - 1]
+    first = np.int64(last[s.TARGET])
+    return first <= element < first + last[s.COUNT] <= ROOM

@@ -85,6 +85,8 @@ def in_loops(members: Any, acc: Any, narrow: Number) -> None:
         if is_overwritten(program, loops):
             put(program, loops - 1, WHICH, MORE)
         loops += 1
+    result = np.int64(members[members.shape[0] - 1, s.TARGET])
+    narrow += result * LANES
     chain = chain_of(program, loops)
     narrowed = leader[s.NARROWED] != 0
     if chain:
@@ -93,7 +95,7 @@ def in_loops(members: Any, acc: Any, narrow: Number) -> None:
             place = narrow + number * cut * LANES if narrowed else np.int64(0)
             run_chain(program, chain, number, number * cut, cut, place, kept)
         return
-    target = address_of(acc, members[members.shape[0] - 1, s.TARGET])
+    target = address_of(acc, result)
     for number in range(total // cut):
         for within in range(0, cut, PIECE):
             first, count = number * cut + within, least(cut - within, PIECE)

@@ -28,8 +28,7 @@ ROW = 1
 """First column of a TRANSFER's instruction, a copy of its `layout` row: steps are read in order,
 which hides the time that memory takes, and instructions are not."""
 NARROW = ROW + layout.COLUMNS
-"""Column of a TRANSFER: the place of a STORE's first element in the narrow memory (`narrowing`); -1
-where it is not there."""
+"""Column of a TRANSFER: 1 for a STORE whose elements are in the narrow memory (`narrowing`)."""
 
 DST_STEP, BLOCK_STEP, SRC, SRC_STEP, SRC_BLOCK, WGT, WGT_STEP = range(3, 10)
 PAIR, PAIRS, BLOCKS, TOGETHER, FRESH, CONSECUTIVE = range(10, 16)

@@ -132,8 +132,9 @@ def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
 
 
 @compiled
-def store_narrow(row: Any, geometry: layout.Geometry, dram: Any, source: Number) -> None:
-    """Execute a STORE of elements of 16 bytes that are in the narrow memory, from `source` on."""
+def store_narrow(row: Any, geometry: layout.Geometry, dram: Any, narrow: Number) -> None:
+    """Execute a STORE of elements that are in the narrow memory, at the address `narrow`."""
+    source = narrow + np.int64(row[layout.SRAM_BASE]) * BLOCK
     target = (row[layout.DRAM_BASE] & layout.DRAM_BASE_MASK) * BLOCK - geometry.base
     target += dram.ctypes.data
     lines, length = np.int64(row[layout.Y_SIZE]), np.int64(row[layout.X_SIZE])
