@@ -69,9 +69,9 @@ class Device:
     device do. They stay the caller's. A snapshot of how the device is doing can be had at the
     socket `status` (`status.py`); beside each socket is the one by which asymmetric access changes
     (`control.py`). One that is `incoming` is stopped until it is given the state of another one,
-    whose media it then has. `standstill` makes what stops the guest while its emulation is behind,
-    of the guest's clock, for a drive whose time is modelled. Entering raises OSError where a socket
-    cannot be made.
+    whose media it then has. `standstill` makes what stops the guests while the emulation is
+    behind, of their clock, for a drive whose time is modelled. Entering raises OSError where a
+    socket cannot be made.
     """
 
     def __init__(
@@ -303,8 +303,7 @@ class Device:
         holding = self.rpu.holding
         if holding is not None:
             could_fetch = holding.may_fetch
-            guests = {server.peer for server in self.servers} - {None}
-            holding.service(connected=bool(guests), shared=len(guests) > 1, busy=self._busy)
+            holding.service([server.peer for server in self.servers], busy=self._busy)
             self._busy |= holding.may_fetch and not could_fetch
         if self._namespaces_version != self.rpu.subsystem.inventory.version:
             self._replace_apu()
@@ -383,7 +382,7 @@ class Device:
             waiting.append((self._status, READ))
         waiting += [(control, READ) for control in self._controls]
         holding = self.rpu.holding
-        if holding is not None and (monitor := holding.standstill.source) is not None:
+        for monitor in () if holding is None else holding.standstill.sources:
             waiting.append((monitor, READ | WRITE if monitor.wants_write else READ))
         limit: float | None = 0.0
         if not self._busy and not any(self._more) and (limit := self.rpu.timeout) == 0.0:

@@ -77,7 +77,8 @@ def _written(config: Configuration, *, guest: bool, controllers: int = 1) -> Ite
         file = Path(folder, "potash.toml")
         monitor = Path(folder, "monitor") if guest and config.time.mode == MODELLED else None
         device = replace(config.device, socket=sockets)
-        config = replace(config, device=device, time=replace(config.time, monitor=monitor))
+        monitors = None if monitor is None else (monitor,)
+        config = replace(config, device=device, time=replace(config.time, monitor=monitors))
         file.write_text(configuration.write(config), encoding="utf-8")
         yield _Written(sockets, monitor, file)
 

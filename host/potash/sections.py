@@ -376,9 +376,10 @@ class TimeSection:
     clock: str = key(kinds.choice(CLOCKS), "host", "--clock",
         "Let modelled time pass as the host's does, or only while the client waits (stepped).",
         page="experiment.md#a-clock-that-waits-for-the-host")
-    monitor: Path | None = key(kinds.PATH, None, "--monitor",
+    monitor: tuple[Path, ...] | None = key(kinds.SOCKETS, None, "--monitor",
         "A monitor of the guest's QEMU, which has no other client: the guest is stopped while a "
-        "job's emulation is behind its modelled time.", metavar="SOCKET")
+        "job's emulation is behind its modelled time. Several guests have one for each --socket, "
+        "in the same order.", page="time.md#several-guests", metavar="SOCKET")
     hold: bool = key(kinds.FLAG, False, "--hold/--no-hold",
         "Stop the guest for block commands, too, whose emulation is more than a millisecond late.",
         page="time.md#the-guest-stands-still", guest=True)

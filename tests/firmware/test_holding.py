@@ -3,7 +3,7 @@ says."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -21,7 +21,8 @@ MS = 1_000_000
 class Stopping:
     """A guest that stops and goes on at once, and the time that it does not see."""
 
-    source = None
+    able = True
+    sources = ()
     timeout = None
     uncertain = False
 
@@ -30,14 +31,15 @@ class Stopping:
         self.clock = GuestClock(lambda: self.wall / 1e9)
         self.over = False
         self.held: set[Hashable] = set()
-        self.attached = self.stops = self.late_since = 0
+        self.stops = self.late_since = 0
+        self.attached: list[Sequence[Hashable | None]] = []
         self.expected: int | None = None
 
     def expect(self, due: int | None) -> None:
         self.expected = due
 
-    def attach(self) -> None:
-        self.attached += 1
+    def attach(self, clients: Sequence[Hashable | None]) -> None:
+        self.attached.append(clients)
 
     def hold(self, holder: Hashable) -> None:
         self.stops += not self.held
@@ -71,7 +73,7 @@ class Scene:
     def pass_ns(self, wall: int, *, busy: bool = False) -> None:
         """Time passes, and the loop makes a pass."""
         self.still.wall += wall
-        self.holding.service(connected=True, busy=busy)
+        self.holding.service([1], busy=busy)
         self.scheduler.time_passes()
 
     def command(self, modelled: int, *waits: object) -> list[int]:
@@ -97,10 +99,10 @@ class Scene:
         while self.still.wall - began < wall:
             done = modelled * (self.still.wall - began) // wall
             self.jobs[key] = Running(key, start, done)
-            self.holding.service(connected=True)
+            self.holding.service([1])
             self.still.wall += step
         del self.jobs[key]
-        self.holding.service(connected=True)
+        self.holding.service([1])
         return self.now - start
 
 
@@ -133,21 +135,21 @@ def test_each_of_several_jobs_holds_the_guest_for_itself() -> None:
     start = it.now
     it.jobs = {"a": Running("a", start, 0), "b": Running("b", start, 50 * MS)}
     it.still.wall += LEAST
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.still.held == {"a"}
     it.jobs["a"] = Running("a", start, 60 * MS)
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.still.held == set()
     assert it.holding.timeout == pytest.approx((50 * MS - LEAST - MARGIN) / 1e9)
     it.still.wall += 60 * MS
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.still.held == {"a", "b"}
     assert it.holding.timeout == POLL
     with Host() as host:
         host.rpu.holding = it.holding
         assert host.rpu.timeout == POLL
     del it.jobs["a"]
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.still.held == {"b"}
 
 
@@ -155,16 +157,16 @@ def test_jobs_for_which_a_guest_stands_too_long_fail_and_hold_it_no_more() -> No
     it = Scene()
     it.jobs["a"] = Running("a", it.now, 0)
     it.still.wall += LEAST
-    it.holding.service(connected=True)
+    it.holding.service([1])
     it.still.over = True
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.failed == 1 and it.still.held == set()
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.still.held == set()
     del it.jobs["a"]
-    it.holding.service(connected=True)
+    it.holding.service([1])
     it.jobs["a"] = Running("a", it.now - LEAST, 0)
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.still.held == {"a"} and it.failed == 1
 
 
@@ -175,7 +177,7 @@ def test_a_command_on_which_the_media_work_too_long_holds_the_guest(
     it, media = Scene(), Future[None]()
     began = it.now
     ended = it.command(modelled, media)
-    it.holding.service(connected=True)
+    it.holding.service([1])
     assert it.holding.timeout == pytest.approx(held / 1e9)
     it.pass_ns(held - 1)
     assert it.still.held == set()
@@ -238,7 +240,7 @@ def test_rounds_of_the_queues_that_take_long_hold_the_guest_from_their_beginning
             return len(it.still.held)
 
         held = it.holding.serve(serve)
-        it.holding.service(connected=True)
+        it.holding.service([1])
         assert not it.still.held
         return bool(held)
 
@@ -315,24 +317,27 @@ def test_commands_are_not_fetched_while_it_is_not_known_when_they_have_come() ->
 
 def test_the_monitor_of_each_guest_that_comes_is_looked_for() -> None:
     it = Scene()
-    for connected in (False, True, True, False, True):
-        it.holding.service(connected=connected)
-    assert it.still.attached == 2
+    clients = [None, None], [1, None], [1, None], [1, 2], [None, 2], [1, 2]
+    for each in clients:
+        it.holding.service(each)
+    assert it.still.attached == [each for at, each in enumerate(clients) if at != 2]
 
 
-def test_no_guest_stands_still_while_several_use_the_drive() -> None:
+def test_no_guest_stands_still_while_one_cannot_be_stopped() -> None:
     """Neither for jobs nor for commands, nor by whoever looks at the device from outside."""
     it = Scene()
     it.jobs["a"] = Running("a", it.now, 0)
     it.pass_ns(LEAST)
     assert it.still.held == {"a"}
-    it.holding.service(connected=True, shared=True, busy=True)
+    it.still.able, it.still.expected = False, None
+    it.holding.service([1, 2], busy=True)
     assert it.still.held == set() and it.still.expected is None
     it.command(MS, Future())
     for _ in range(3):
         it.still.wall += 10 * MS
         it.holding.serve(lambda: 1)
-        it.holding.service(connected=True, shared=True, busy=True)
+        it.holding.service([1, 2], busy=True)
         assert it.still.held == set() and it.still.expected is None
-    it.holding.service(connected=True)
+    it.still.able = True
+    it.holding.service([1, 2])
     assert "a" in it.still.held

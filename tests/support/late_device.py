@@ -1,8 +1,8 @@
-"""A device that stops its guest, and is late, again and again, until something is said to it.
+"""A device that stops its guests, and is late, again and again, until something is said to it.
 
-    late_device.py MONITOR
+    late_device.py MONITOR...
 
-Prints the identifier of the process that stops the guest while it is late.
+Prints the identifier of the process that stops the guests while it is late.
 """
 
 import select
@@ -17,9 +17,12 @@ from support.played_monitor import PlainClock
 def main() -> None:
     clock = PlainClock(time.monotonic_ns)
     still = Standstill(
-        Path(sys.argv[1]), clock, watched=True, realtime=lambda: 1_700_000_000 + time.monotonic()
+        [*map(Path, sys.argv[1:])],
+        clock,
+        watched=True,
+        realtime=lambda: 1_700_000_000 + time.monotonic(),
     )
-    still.attach()
+    still.attach(sys.argv[1:])
     assert still._watch is not None
     print(still._watch.pid, flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
@@ -28,8 +31,7 @@ def main() -> None:
         for step in (lambda _: still.expect(None), still.hold, still.release):
             step("it")
             for _ in range(5):
-                if still.source is not None:
-                    select.select([still.source], [], [], 0.002)
+                select.select(still.sources, [], [], 0.002)
                 still.service()
     still.close()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from potash.vm.standstill import HPET_CAPABILITIES, HPET_COUNTER, Standstill
+from potash.vm.standstill import Standstill
+from potash.vm.stoppable import HPET_CAPABILITIES, HPET_COUNTER
 
 PERIOD = 10_000_000
 """Femtoseconds of a tick of QEMU's HPET."""
@@ -212,7 +213,7 @@ class Scene:
         self.path = folder / "monitor"
         self.qemu = PlayedMonitor(self.path, self.wall, **options)
         self.still = Standstill(
-            self.path, self.clock, limit, wall=self.wall, realtime=lambda: self.wall.seconds
+            [self.path], self.clock, limit, wall=self.wall, realtime=lambda: self.wall.seconds
         )
 
     def settle(self) -> None:
@@ -223,7 +224,7 @@ class Scene:
             quiet = 0 if self.qemu.serve() else quiet + 1
 
     def attach(self) -> None:
-        self.still.attach()
+        self.still.attach([1])
         self.settle()
 
     def pass_ns(self, ns: int) -> None:
@@ -242,3 +243,30 @@ def scene(folder: Path, limit: float = 300.0, **options: bool) -> Iterator[Scene
     with made.qemu:
         made.attach()
         yield made
+
+
+class PlayedWatch:
+    """The process that stops guests while a device is late, as a test plays it."""
+
+    def __init__(self, wall: Wall) -> None:
+        self.wall = wall
+        self.monitors: Sequence[int] = ()
+        self.stopped = self.due = self.held = 0
+
+    def expect(self, due: int) -> None:
+        self.due = due
+
+    def hold(self, since: int) -> None:
+        self.held = since
+
+    def use(self, monitors: Sequence[int]) -> None:
+        self.monitors = monitors
+
+    def take(self) -> int:
+        stopped, self.stopped = self.stopped, 0
+        return stopped
+
+    def seconds(self) -> float:
+        return (self.stopped or self.wall()) / 1e9
+
+    def close(self) -> None: ...

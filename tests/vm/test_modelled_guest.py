@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import socketpair
 
 import pytest
 
@@ -18,23 +19,23 @@ from potash import configuration, devices, options
 from potash.cli.device.drives import DEVICE
 from potash.configuration import Configuration
 from potash.devices import serving_guest
+from potash.vm.drive import device_process
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support import processes
 from support.compute_programs import program
 from support.docs import blocks, typed
+from support.vm import shell
 
 TURNS = 10_000
-LOOP = program(
-    f"""
+LOOP = """
     r0 = 0
-    r1 = {TURNS}
+    r1 = {turns}
     next:
         r0 += 1
         if r0 < r1 goto next
     exit
     """
-)
 CYCLES = 2 * (2 + TURNS)
 MODELLED_MS = 20
 PROFILE = f"""
@@ -189,7 +190,7 @@ def jobs_that_never_end_do_not_stop_it_for_ever(guest: Guest) -> None:
 AGAIN = """
 import potash.sdk
 
-with potash.sdk.open("/dev/nvme0n1") as device:
+with potash.sdk.open("/dev/nvme0") as device:
     while True:
         try:
             device.compute_namespace().execute(14, timeout=30)
@@ -224,7 +225,7 @@ def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) ->
         Guest(images, socket, namespaces=3, monitors=monitors) as guest,
     ):
         for name, content in (
-            ("program.o", LOOP),
+            ("program.o", program(LOOP.format(turns=TURNS))),
             ("nothing.o", program("r0 = 0\nexit")),
             ("endless.o", program("again:\n goto again")),
         ):
@@ -237,6 +238,79 @@ def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) ->
             pid for pid in processes.descendants(os.getpid()) if processes.name(pid) == DEVICE
         )
         it_goes_on_when_the_device_is_killed_that_has_stopped_it(guest, device)
+
+
+JOBS = """
+import statistics, time
+import potash.sdk
+
+with potash.sdk.open("/dev/nvme0") as device:
+    compute = device.compute_namespace()
+    compute.load(12, "/tmp/long.o")
+    compute.load(14, "/tmp/endless.o")
+    times = []
+    for _ in range(3):
+        began = time.monotonic_ns()
+        compute.execute(12)
+        times.append((time.monotonic_ns() - began) / 1e6)
+    print(statistics.median(times), flush=True)
+    input()
+    compute.execute(14, timeout=100)
+"""
+
+
+def test_a_stop_is_of_all_guests_of_a_drive(images: GuestImages, tmp_path: Path) -> None:
+    """Also of one that has no job; and the end of the device does not leave them stopped."""
+    turns = 50 * TURNS
+    hertz = CYCLES * 1000 // MODELLED_MS
+    (tmp_path / "slow.toml").write_text(PROFILE.replace(str(hertz), str(50 * hertz)))
+    sockets, monitors = [[tmp_path / f"{name}{at}" for at in (0, 1)] for name in "sm"]
+    words = ["--time", "modelled", "--drive", str(tmp_path / "slow.toml"), "--size", "64M"]
+    words += ["--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter"]
+    words += ["--hold", *(f"--monitor={monitor}" for monitor in monitors)]
+    asking, theirs = socketpair()
+    with (
+        asking,
+        theirs,
+        device_process(sockets[0], *words, more=sockets[1:]) as device,
+        Guest(images, sockets[0], namespaces=3, monitors=monitors[:1]) as first,
+        Guest(images, sockets[1], monitors=monitors[1:]) as second,
+    ):
+        guests = first, second
+
+        def seconds() -> list[float]:
+            times = [float(shell(guest, "cut -d' ' -f1 /proc/uptime")) for guest in guests]
+            return [time.monotonic(), *times]
+
+        def wait_until(running: bool) -> None:
+            deadline = time.monotonic() + 60
+            for guest in guests:
+                while guest.machine.qmp.execute("query-status")["running"] is not running:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+
+        for name, content in (
+            ("long.o", program(LOOP.format(turns=turns))),
+            ("endless.o", program("again:\n goto again")),
+        ):
+            assert first.run(["sh", "-c", f"cat > /tmp/{name}"], content) == 0
+        before, said = seconds(), bytearray()
+        jobs = first.start(
+            ["python3", "-s", "-c", JOBS], stdin=theirs, stdout=said.extend, stderr=said.extend
+        )
+        while b"\n" not in said and jobs.code is None:
+            first.channel.step(first.channel.clock() + 5)
+        wall, *passed = (after - then for after, then in zip(seconds(), before, strict=True))
+        assert float(said) < 10 * MODELLED_MS, said
+        assert wall - max(passed) > 1
+        assert abs(passed[0] - passed[1]) < (wall - max(passed)) / 2
+        asking.sendall(b"\n")
+        first.channel.step(first.channel.clock() + 0.1)
+        wait_until(False)
+        device.kill()
+        wait_until(True)
+        for guest in guests:
+            assert guest.run(["true"]) == 0
 
 
 def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
@@ -256,5 +330,5 @@ def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
     plain, modelled = Configuration(), options.parse(["--time", "modelled"])
     with serving_guest([plain, modelled, modelled]) as (sockets, monitors):
         assert [config.device.socket for config in found] == [(each,) for each in sockets]
-        assert [config.time.monitor for config in found] == [None, *monitors]
+        assert [config.time.monitor for config in found] == [None, *((each,) for each in monitors)]
         assert monitors == [socket.with_name("monitor") for socket in sockets[1:]]

@@ -62,21 +62,22 @@ class Device:
 
     def __init__(self, monitor: Path, *, watched: bool = False) -> None:
         self.clock = PlainClock(time.monotonic_ns)
-        self.still = Standstill(monitor, self.clock, watched=watched)
+        self.still = Standstill([monitor], self.clock, watched=watched)
 
     def serve(self, until: Callable[[], bool], *others: Device) -> None:
         """Do what the loops of this one and others do, until something is so."""
         deadline = time.monotonic() + 30.0
         stills = [one.still for one in (self, *others)]
         while not until():
-            sources = [one.source for one in stills if one.source is not None]
+            sources = [source for one in stills for source in one.sources]
             assert len(sources) == len(stills) and time.monotonic() < deadline
             select.select(sources, (), (), 0.1)
             for one in stills:
                 one.service()
 
     def settled(self) -> bool:
-        return self.still._idle and not self.still.stands and self.clock.frozen is None
+        [guest] = self.still._guests
+        return guest.idle and not guest.stands and self.clock.frozen is None
 
     def stand(self, seconds: float = 0.0) -> None:
         """Stop the guest once."""
@@ -96,7 +97,7 @@ def standing(
     devices = [Device(monitor, watched=watched) for monitor in monitors]
     with Guest(images, monitors=monitors) as guest, ExitStack() as stack:
         for device in devices:
-            device.still.attach()
+            device.still.attach([1])
             stack.callback(device.still.close)
             device.serve(device.settled)
         yield guest, devices
@@ -194,7 +195,7 @@ def test_a_guest_that_is_killed_while_it_is_stopped(
         device.serve(lambda: device.still.stands)
         assert guest.machine.pid is not None
         os.kill(guest.machine.pid, signal.SIGKILL)
-        while device.still.source is not None:
+        while device.still.sources:
             device.still.service()
         before = device.clock.now()
         time.sleep(0.001)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from potash.sdk.errors import PotashError
 from potash.vm import standstill
 from potash.vm.qmp import require_monitor
-from potash.vm.standstill import STARTED, TOLERANCE
+from potash.vm.stoppable import STARTED, TOLERANCE
 from support.played_monitor import Scene, scene
 
 MS = 1_000_000
@@ -278,7 +278,7 @@ def test_a_guest_that_vanishes_while_it_is_stopped_leaves_the_clock_to_go_on(
         it.pass_ns(5 * MS)
         assert it.clock.now() == before + 5 * MS
         assert caplog.messages == ["the guest stands still no more: QEMU has ended"]
-        assert it.still.source is None
+        assert not it.still.sources
         it.still.release(it)
         it.attach()  # the next one
         it.still.hold(it)
@@ -306,7 +306,7 @@ def test_who_is_no_qemu_is_left(
         made.settle()
         [message] = caplog.messages
         assert message.endswith(reason)
-        assert made.still.source is None and made.clock.frozen is None
+        assert not made.still.sources and made.clock.frozen is None
 
 
 @pytest.mark.parametrize("refused", ["stop", "cont", "query-status"])
@@ -437,7 +437,7 @@ def test_whatever_a_monitor_says_the_device_goes_on(
         it.qemu.vanish()
         it.still.service()
         it.still.service()
-        assert it.still.source is None
+        assert not it.still.sources
         assert it.clock.frozen is None
 
 

@@ -14,14 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from potash.vm import standstill
 from potash.vm.watch import _ATTRIBUTES, _SCHED_SETATTR, SLICE, Watch, shorten_slices
-from support.played_monitor import PlayedMonitor, Scene, Wall, scene
+from support.played_monitor import PlayedMonitor, PlayedWatch, Scene, Wall, scene
 
 MS = 1_000_000
 TESTS = Path(__file__).parent.parent
@@ -35,7 +35,7 @@ def watched(limit: float = 300.0) -> Iterator[tuple[Watch, Callable[[], str]]]:
     ours.settimeout(30.0)
     with ours, closing(Watch(limit)) as watch:
         with theirs:
-            watch.use(theirs.fileno())
+            watch.use([theirs.fileno()])
         lines = ours.makefile("rb")
 
         def told() -> str:
@@ -98,37 +98,41 @@ def test_a_device_that_is_killed_leaves_no_guest_stopped(how: str) -> None:
         assert told() == ("" if how == "running" else "cont")
 
 
-class PlayedWatch:
-    """The process as a test plays it, in made-up time."""
+def test_the_process_stops_the_guests_that_use_the_device_and_no_others() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    with ExitStack() as stack, closing(Watch(300.0)) as watch:
+        for sockets in pairs:
+            for each in sockets:
+                stack.enter_context(each)
+                each.settimeout(30.0)
 
-    def __init__(self, it: Scene) -> None:
-        self.it = it
-        self.stopped = self.due = self.held = 0
+        def told(*numbers: int) -> list[str]:
+            return [json.loads(pairs[number][0].recv(4096))["execute"] for number in numbers]
 
-    def expect(self, due: int) -> None:
-        self.due = due
-
-    def hold(self, since: int) -> None:
-        self.held = since
-
-    def use(self, monitor: int) -> None: ...
-
-    def take(self) -> int:
-        stopped, self.stopped = self.stopped, 0
-        return stopped
-
-    def seconds(self) -> float:
-        return (self.stopped or self.it.wall()) / 1e9
-
-    def close(self) -> None: ...
+        for numbers in ((0, 1), (1, 2), (2,)):
+            watch.use([pairs[number][1].fileno() for number in numbers])
+            watch.expect(1)
+            assert told(*numbers) == ["stop"] * len(numbers)
+            watch.take()
+        watch.use([])
+        watch.expect(1)
+        time.sleep(0.02)
+        assert watch.stopped == 0
+        watch.use([pairs[number][1].fileno() for number in (0, 1)])
+        assert told(0, 1) == ["stop"] * 2
+        watch.use([pairs[1][1].fileno()])  # the other one has just left
+        assert told(0) == ["cont"]
+        watch._control.close()
+        assert told(1) == ["cont"]
 
 
 @contextmanager
 def late(folder: Path) -> Iterator[tuple[Scene, PlayedWatch]]:
     with scene(folder) as it:
-        watch = PlayedWatch(it)
+        watch = PlayedWatch(it.wall)
         it.still._watch = watch  # type: ignore[assignment]
         it.clock.seconds = watch.seconds
+        it.settle()
         yield it, watch
 
 
@@ -183,7 +187,7 @@ def test_a_process_that_cannot_be_started_is_a_warning(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     it = Scene(tmp_path)
     with it.qemu:
-        still = standstill.Standstill(tmp_path / "none", it.clock, watched=True)
+        still = standstill.Standstill([tmp_path / "none"], it.clock, watched=True)
         still.expect(1)
         still.close()
     assert caplog.messages == ["no long step will stop the guest: No such file or directory"]
@@ -209,17 +213,18 @@ def test_threads_get_short_slices_and_keep_their_policy_and_nice_value() -> None
 
 @pytest.mark.parametrize("victim", ["device", "process", "both"])
 def test_kills_at_any_moment_leave_no_guest_stopped(tmp_path: Path, victim: str) -> None:
-    """A device that holds its guest and is late again and again, with a monitor as of QEMU.
+    """A device that holds one guest, or two, and is late again and again, with monitors as of QEMU.
 
-    Where both are killed, the monitor has lost its client, upon which `potash guest` acts.
+    Where both are killed, the monitors have lost their client, upon which `potash guest` acts.
     """
     chance = random.Random(victim)
     wall = Wall()
-    for number in range(2):
-        path = tmp_path / f"monitor{number}"
-        with PlayedMonitor(path, wall) as qemu:
+    for count in (1, 2):
+        paths = [tmp_path / f"monitor{count}{number}" for number in range(count)]
+        with ExitStack() as stack:
+            guests = [stack.enter_context(PlayedMonitor(path, wall)) for path in paths]
             device = subprocess.Popen(
-                [sys.executable, "-m", "support.late_device", path],
+                [sys.executable, "-m", "support.late_device", *paths],
                 cwd=TESTS,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -230,10 +235,11 @@ def test_kills_at_any_moment_leave_no_guest_stopped(tmp_path: Path, victim: str)
                 limit = time.monotonic() + 30.0
                 until = limit
                 ended = threading.Event()
-                while not ended.is_set() or qemu.serve():
+                while not ended.is_set() or sum(qemu.serve() for qemu in guests):
                     wall.ns = time.monotonic_ns()
-                    qemu.serve()
-                    if until == limit and qemu.commands:
+                    for qemu in guests:
+                        qemu.serve()
+                    if until == limit and all(qemu.commands for qemu in guests):
                         until = time.monotonic() + chance.uniform(0.0, 0.1)
                     if time.monotonic() >= until and not ended.is_set():
                         if victim != "device":
@@ -242,8 +248,10 @@ def test_kills_at_any_moment_leave_no_guest_stopped(tmp_path: Path, victim: str)
                             device.kill()
                         ended.set()
                         device.stdin.close()
-                while qemu.attached:
+                while any(qemu.attached for qemu in guests):
                     assert time.monotonic() < limit
-                    qemu.serve()
-        assert qemu.running or victim == "both"
-        assert "stop" in qemu.commands
+                    for qemu in guests:
+                        qemu.serve()
+        for qemu in guests:
+            assert qemu.running or victim == "both"
+            assert "stop" in qemu.commands

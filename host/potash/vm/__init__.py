@@ -7,7 +7,7 @@ builds the guest's file system; `guest.Guest` runs it and runs commands in it. T
 - `packages`: Debian packages, verified by apt and unpacked into the cache;
 - `kernel`, `rootfs`, `images`: the files that QEMU boots, made from unpacked packages;
 - `qemu`, `qmp`, `machine`, `parent_death`, `snapshot`: the virtual machine and its process;
-- `standstill`, `watch`: stops of the guest while the emulation of its drive is late;
+- `standstill`, `stoppable`, `watch`: stops of guests while the emulation of their drive is late;
 - `frames`, `agent`, `channel`: the control channel between host and guest, and its two ends;
 - `guest`, `terminal`, `drive`: the guest, its terminal, and its drives;
 - `system`: a custom system in the guest's place.

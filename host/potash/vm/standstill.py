@@ -1,119 +1,56 @@
-"""Stops a guest for a device whose emulation takes longer than the modelled hardware would.
+"""Stops the guests of a device whose emulation takes longer than the modelled hardware would.
 
-When a job is emulated more slowly than the modelled hardware would execute it, the guest would
-measure the emulation. So the guest is stopped until the emulation is no longer behind: QEMU's
-`stop` halts the processors and the virtual clock, to which all clocks of the guest but the RTC
-belong, and `cont` lets them go on. Guest time is the host's monotonic clock less an offset, to
-which each stop adds its duration.
+When a job is emulated more slowly than the modelled hardware would execute it, a guest would
+measure the emulation. So all guests of the device are stopped until the emulation is no longer
+behind, each through the monitor of its sockets (`stoppable.py`). While a client has no monitor, no
+guest is stopped, as that client would see the others' stops as time of the drive.
 
 Several holders may request a stop: it begins with the first one and ends when the last has released
-it. A stop that was requested elsewhere (by a user at another monitor, or by another device of the
-same guest) is not ended here, unless it was requested while the guest was stopped already, which
-cannot be noticed. A stop that was requested here and is ended elsewhere is requested again.
+it.
 
-The offset is measured with QEMU's HPET, whose main counter follows the virtual clock (registers:
-IA-PC HPET specification 1.0a, section 2.3). It is read while the guest is stopped, which is exact,
-and the time of QEMU's event RESUME says when the clock has started again. After a stop that was
-ended elsewhere, the counter is read while the clock runs. Where there is no HPET, the times of
-QEMU's events alone are used, which are up to 0.2 ms wrong each time, always in the same direction.
+The guests stop and continue within a millisecond or so of each other, and the device has one clock.
+With each stop, that advances by what the clock of the guest advances which has the least of the
+time between its request and its end. So no guest sees a deadline pass too early, and one whose
+clock ran for longer sees what is in flight over the stop later by the difference. A guest that was
+stopped elsewhere does not count while others run.
 """
 
 import logging
-import re
 import select
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
 
 from potash.vm.defaults import STILL_LIMIT
-from potash.vm.errors import GuestError
-from potash.vm.qmp import Message, Monitor, connected, event_time
-from potash.vm.watch import MARK, Watch
+from potash.vm.qmp import Monitor
+from potash.vm.stoppable import Clock, StoppableGuest
+from potash.vm.watch import Watch
 
 log = logging.getLogger(__name__)
 
-HPET_CAPABILITIES = 0xFED00000
-"""Guest-physical address of the register with the revision and vendor in the lower 32 bits, and the
-counter's period in femtoseconds in the upper."""
-HPET_COUNTER = 0xFED000F0
-"""Guest-physical address of the main counter."""
-INTEL = 0x8086
-LONGEST_PERIOD = 0x05F5E100
-"""Femtoseconds: the specification's maximum."""
-
-READS = 4
-"""Reads of the counter for one measurement, at most."""
-QUICK = 500_000
-"""Nanoseconds within which a read of the counter is exact enough not to be repeated."""
-TOLERANCE = 1_000_000
-"""Nanoseconds by which a stop may be negative by the counter: the error of a measurement."""
-LATE = 1_000_000_000
-"""Nanoseconds that a stop may be longer by the counter than by the events. The clock stops before
-the event STOP, which is sent when the processors have stopped; and this monitor may get no events
-of a stop by another device of the guest."""
-
-STARTED = 50_000
-"""Nanoseconds after the event RESUME in which the clock starts, unless QEMU loses its processor."""
-PROMPT = 1_000_000
-"""Nanoseconds after that event in which QEMU's answer comes, unless it may have lost it."""
-
 END_LIMIT = 2.0
-"""Seconds that `close` waits, at most, for the guest to continue."""
-
-_WORDS = re.compile(r":\s*0x([0-9a-fA-F]{8})\s+0x([0-9a-fA-F]{8})")
-
-
-class Clock(Protocol):
-    """Guest time: the host's monotonic clock less an offset, both in nanoseconds."""
-
-    seconds: Callable[[], float]
-    """The host's clock."""
-
-    @property
-    def offset(self) -> int: ...
-
-    def now(self) -> int: ...
-
-    def freeze(self) -> None:
-        """Stand still, until `thaw`. Has no effect if it does already."""
-
-    def advance(self, to: int) -> None:
-        """Stand at a later time than so far: the guest was stopped only then."""
-
-    def thaw(self, offset: int) -> None:
-        """Continue with this offset."""
-
-
-class Bounds(NamedTuple):
-    """Bounds of the difference between the host's clock and the counter, in nanoseconds."""
-
-    low: int
-    high: int
-
-
-_Request = tuple[str, Mapping[str, Any] | None]
-_Conversation = Generator[_Request | None, Message, None]
-_NO_MESSAGE: Message = {}
+"""Seconds that `close` waits, at most, for the guests to continue."""
 
 
 class Standstill:
-    """Stops a guest on behalf of a device, whose loop calls `service`.
+    """Stops the guests of a device, whose loop calls `service`.
 
     Args:
-        path: socket of a monitor that has no other client. QEMU need not listen yet.
+        monitors: path of the monitor of each socket of the device, or of one for all sockets. A
+            monitor has no other client. QEMU need not listen yet.
         clock: guest time. It is frozen from before a stop until after its end, so that it is not
-            ahead of the guest's own; for a stop requested elsewhere it may be, until QEMU reports
+            ahead of a guest's own; for a stop requested elsewhere it may be, until QEMU reports
             the stop.
         limit: seconds that a stop may last.
-        watched: let a process stop the guest while the device is late (see `expect`).
+        watched: let a process stop the guests while the device is late (see `expect`).
         wall: nanoseconds of the host's monotonic clock, from which guest time is derived.
         realtime: seconds of the clock that QEMU uses for the times of events.
     """
 
     def __init__(
         self,
-        path: Path,
+        monitors: Sequence[Path],
         clock: Clock,
         limit: float = STILL_LIMIT,
         *,
@@ -121,17 +58,14 @@ class Standstill:
         wall: Callable[[], int] = time.monotonic_ns,
         realtime: Callable[[], float] = time.time,
     ) -> None:
-        self._path = path
         self._clock = clock
         self._limit = limit
         self._wall = wall
-        self._realtime = realtime
-        self._holders: set[object] = set()
-        self._monitor: Monitor | None = None
+        self._holders: set[Hashable] = set()
         self.over = False
         """A stop was longer than the limit, and a holder has not released it yet."""
-        self.stops = 0
-        """Number of stops that were begun here."""
+        self.able = False
+        """All processes that use the drive can be stopped, and there is one."""
         self.late_since = 0
         """The host's time of the last stop as the device was late; the device sets it to 0."""
         self._watch: Watch | None = None
@@ -141,357 +75,219 @@ class Standstill:
                 clock.seconds = self._watch.seconds
             except OSError as error:
                 log.warning("no long step will stop the guest: %s", error.strerror)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._idle = False
-        """The conversation waits for a request of the device."""
-        self._running = False
-        """The guest runs, by QEMU's last answer or event."""
-        self._clock_runs = False
-        """The guest's clock is known to run: it starts some time after the event RESUME."""
-        self._stopped_here = False
-        """The guest was stopped here, and has not continued since."""
-        self._began = 0
-        """The time at which the current stop was requested."""
-        self._stopped_at: int | None = None
-        """The time at which the guest was stopped, by QEMU's event."""
-        self._stopped_for = 0
-        """Total duration of stops since the clock was set, in nanoseconds, by QEMU's events."""
-        self._since: int | None = None
-        """The earliest time at which the first of these stops can have begun."""
-        self._unsettled = False
-        """The guest has continued since its clock's offset was measured last."""
-        self._counter_period: int | None = None
-        self._origin: int | None = None
-        """Guest time at which the counter was 0."""
-        self._stands_at: int | None = None
-        """The guest's time while it is stopped, by the counter."""
-        self._resumed_at: int | None = None
-        """The time at which the guest has continued last, by QEMU's event."""
+        paths = dict.fromkeys(monitors)
+        self._guests = [
+            StoppableGuest(
+                path,
+                clock if len(paths) == 1 else copy(clock),
+                lambda: 0 if self._watch is None else self._watch.stopped,
+                self._stop_begins,
+                wall=wall,
+                realtime=realtime,
+            )
+            for path in paths
+        ]
+        self._monitors = monitors
+        self._leads: dict[StoppableGuest, int] = {}
+        """The guests that the clock follows, and how far theirs are ahead of it."""
+        self._shared = False
+        """Several processes use sockets of one monitor."""
+        self._held_since = 0
+        """The time at which a stop has begun, as the watch knows it; 0 without a stop."""
 
     # Requests of the device.
 
-    def hold(self, holder: object) -> None:
-        """Request a stop, without waiting. Has no effect if `holder` holds the guest already."""
+    def hold(self, holder: Hashable) -> None:
+        """Request a stop, without waiting. Has no effect if `holder` holds the guests already."""
         self._holders.add(holder)
         self._proceed()
 
-    def release(self, holder: object) -> None:
-        """Let the guest continue, unless others still hold it."""
+    def release(self, holder: Hashable) -> None:
+        """Let the guests continue, unless others still hold them."""
         self._holders.discard(holder)
         if not self._holders:
             self.over = False
         self._proceed()
 
     def expect(self, due: int | None) -> None:
-        """Announce the guest time at which the device calls this again at the latest; the guest is
-        stopped if it does not. None if it need not."""
+        """Announce the guest time at which the device calls this again at the latest; the guests
+        are stopped if it does not. None if it need not."""
         if self._watch is not None:
-            due = None if self._monitor is None else due
+            due = due if self.able else None
             self._watch.expect(0 if due is None else due + self._clock.offset)
 
+    def attach(self, clients: Sequence[Hashable | None]) -> None:
+        """Connect to the monitors of guests that have attached. `clients` are the processes at the
+        sockets, in their order."""
+        monitors, self._shared = self._monitors, False
+        for guest in self._guests:
+            users = {
+                client
+                for place, client in enumerate(clients)
+                if client is not None and monitors[place % len(monitors)] == guest.path
+            }
+            guest.present = bool(users)
+            if users:
+                guest.attach()
+            if len(users) > 1:
+                self._shared = True
+                log.warning("no guest is stopped while several use %s", guest.path)
+        self._proceed()
+
     @property
-    def _late(self) -> bool:
-        """The guest was stopped as the device was late, which is yet to be taken over."""
-        return self._watch is not None and self._watch.stopped > 0
+    def stops(self) -> int:
+        """Number of stops of guests that were begun here."""
+        return sum(guest.stops for guest in self._guests)
 
     @property
     def stands(self) -> bool:
-        """True once the guest is stopped, here or elsewhere, and no request is in progress."""
-        return self._idle and not self._running
+        """True once all guests are stopped, here or elsewhere, and no request is in progress."""
+        return all(guest.stands for guest in self._guests if guest.present)
 
     @property
     def uncertain(self) -> bool:
-        """The guest may run while its clock stands here: a stop begins, or has just ended."""
-        return (self._since is not None and not self.stands) or self._late
-
-    def attach(self) -> None:
-        """Connect to the monitor of the guest that has attached, unless there is a connection."""
-        if self._monitor is not None:
-            return
-        self._forget()
-        try:
-            self._monitor = Monitor(connected(self._path), self._receive)
-        except OSError as error:
-            log.warning(
-                "the guest will not stand still: no QEMU listens at %s (%s)",
-                self._path,
-                error.strerror,
-            )
-            return
-        self._conversation = self._converse()
-        next(self._conversation)
+        """A guest may run while the clock stands: a stop begins, or has just ended."""
+        return self._late or any(guest.uncertain for guest in self._followed())
 
     # For the device's loop.
 
     @property
-    def source(self) -> Monitor | None:
-        """The monitor that the device's loop has to wait for; None without a connection."""
-        return self._monitor
+    def sources(self) -> Sequence[Monitor]:
+        """The monitors that the device's loop has to wait for."""
+        return [guest.monitor for guest in self._guests if guest.monitor is not None]
 
     @property
     def timeout(self) -> float | None:
         """Seconds until `service` has to be called without an event; None for no limit."""
-        if not (self._stopped_here and self._is_held):
-            return None
-        return max(0.0, self._limit - (self._wall() - self._began) / 1e9)
+        due = [at for guest in self._guests if (at := guest.answer_due) is not None]
+        if self._is_held and (since := self._stopped_since):
+            due.append(since + round(self._limit * 1e9))
+        return max(0, min(due) - self._wall()) / 1e9 if due else None
 
     def service(self) -> None:
         """Send and receive what is possible without waiting."""
-        if self._monitor is None:
-            self._end_stop()
-            return
-        if self.timeout == 0.0:
+        since = self._stopped_since
+        if since and self._is_held and self._wall() - since >= self._limit * 1e9:
             self.over = True
             log.error(
                 "the guest stood still for %g seconds and goes on; what it was stopped for fails",
                 self._limit,
             )
-        try:
-            self._monitor.service()
-        except GuestError as error:
-            self._lose(error)
+        for guest in self._guests:
+            guest.service()
         self._proceed()
 
     def close(self) -> None:
-        """Let the guest continue, for which this waits at most END_LIMIT, and disconnect."""
+        """Let the guests continue, for which this waits at most END_LIMIT, and disconnect."""
         self._holders.clear()
         deadline = time.monotonic() + END_LIMIT
         self._proceed()
-        while self._monitor is not None and (self._stopped_here or not self._idle):
+        while any(guest.stopped_here or not guest.idle for guest in self._guests if guest.monitor):
             left = deadline - time.monotonic()
             if left <= 0:
                 log.warning("the guest may still stand: QEMU does not answer")
                 break
-            select.select((self._monitor,), (), (), left)
+            select.select(self.sources, (), (), left)
             self.service()
-        if self._monitor is not None:
-            self._monitor.close()
-            self._monitor = None
+        for guest in self._guests:
+            guest.close()
         if self._watch is not None:
             self._clock.seconds = time.monotonic
             self._watch.close()
             self._watch = None
 
-    # The conversation.
+    # Between the guests.
 
     @property
     def _is_held(self) -> bool:
-        return bool(self._holders) and not self.over
+        return self.able and bool(self._holders) and not self.over
+
+    @property
+    def _stopped_since(self) -> int:
+        """The time at which the stop of a guest was requested that is stopped here; 0 without."""
+        return min((guest.began for guest in self._guests if guest.stopped_here), default=0)
+
+    @property
+    def _late(self) -> bool:
+        """The guests were stopped as the device was late, which is yet to be taken over."""
+        return self._watch is not None and self._watch.stopped > 0
 
     def _proceed(self) -> None:
-        """Continue the conversation if it waits for a request of the device."""
-        if self._idle and self._monitor is not None:
-            self._send(_NO_MESSAGE)
+        """Decide whether the guests are held, and continue what waits for that."""
+        present = [guest for guest in self._guests if guest.present]
+        self.able = bool(present) and not self._shared and all(guest.ready for guest in present)
+        if not self.able:
+            self.expect(None)
+        for guest in self._guests:
+            guest.held = self._is_held and guest.present
+            guest.proceed()
+        if self._watch is not None:
+            self._take_over()
+            self._inform(self._watch)
+        self._follow()
 
-    def _receive(self, message: Message) -> None:
-        if self._monitor is None:
-            return  # The message before has ended the connection.
-        if "event" in message:
-            self._handle_event(message)
-        elif not self._idle and message.get("id") != MARK:
-            self._send(message)
+    def _stop_begins(self) -> None:
+        if self._watch is not None:
+            self._take_over()
+            self._inform(self._watch)
 
-    def _send(self, answer: Message) -> None:
-        assert self._monitor is not None
-        try:
-            request = self._conversation.send(answer)
-            if request is not None:
-                self._monitor.send(*request)
-        except GuestError as error:
-            self._lose(error)
-
-    def _lose(self, error: GuestError) -> None:
-        """Disconnect from a monitor that is gone or unusable; guest time continues from there."""
-        if self._monitor is None:
+    def _take_over(self) -> None:
+        """Take over the stop of the watch when all guests are stopped here that it has stopped."""
+        watch = self._watch
+        if watch is None or not (stopped := watch.stopped):
             return
-        idle = self._idle and not self._holders and self._since is None
-        log.log(
-            logging.DEBUG if idle else logging.WARNING,
-            "the guest stands still no more: %s",
-            error.reason,
-        )
-        self._monitor.close()
-        self._monitor = None
-        self._end_stop()
-        self._forget()
-
-    def _end_stop(self) -> None:
-        """Guest time continues from where it stands, if it does, as there is no monitor."""
-        if self._since is not None or self._late:
-            self._clock.freeze()
-            if self._watch is not None:
-                self._watch.take()
+        guests = [guest for guest in self._guests if guest.watched and guest.monitor is not None]
+        if any(guest.ready and guest.taken_over != stopped for guest in guests):
+            return
+        self._follow()
+        self._clock.freeze()
+        self.late_since, self._held_since = watch.take(), 0
+        for guest in guests:
+            guest.stopped_here |= not guest.ready  # which continues when QEMU answers
+        if not guests:
             self._clock.thaw(self._wall() - self._clock.now())
 
-    def _handle_event(self, event: Message) -> None:
-        if event["event"] == "STOP":
-            if self._stopped_at is None:
-                self._has_stopped(self._when(event))
-            self._running = False
-        elif event["event"] == "RESUME":
-            if self._stopped_at is not None:
-                self._stopped_for += max(0, self._when(event) - self._stopped_at)
-                self._stopped_at = None
-            self._running = self._unsettled = True
-            self._stopped_here = self._clock_runs = False
-            self._stands_at, self._resumed_at = None, self._when(event)
-            if self._watch is not None:
-                self._watch.hold(0)
-
-    def _has_stopped(self, at: int) -> None:
-        self._since = at if self._since is None else self._since
-        self._stopped_at = at
-        self._clock.freeze()
-
-    def _when(self, event: Message) -> int:
-        """The time of an event, in nanoseconds of the host's monotonic clock."""
-        at = event_time(event)
-        age = 0.0 if at is None else max(0.0, self._realtime() - at)
-        return self._wall() - round(age * 1e9)
-
-    def _converse(self) -> _Conversation:
-        """The conversation with a monitor: yields commands, and is sent their answers.
-
-        It yields None where it waits: for the greeting, and later for a request of the device.
-        """
-        greeting = yield None
-        if "QMP" not in greeting:
-            raise GuestError(f"the socket {self._path} is not a monitor of QEMU")
-        yield from self._ask("qmp_capabilities")
-        if self._watch is not None and self._monitor is not None:
-            self._watch.use(self._monitor.fileno())
-        status = yield from self._ask("query-status")
-        self._running = isinstance(status, dict) and status.get("running") is True
-        if not self._running and self._stopped_at is None:
-            self._has_stopped(self._wall())
-        low, high = yield from self._words(HPET_CAPABILITIES)
-        if low >> 16 == INTEL and 0 < high <= LONGEST_PERIOD:
-            self._counter_period = high
-        self._unsettled = self._clock_runs = self._running
-        while True:
-            if (self._is_held and self._running) or self._late:
-                yield from self._stop()
-            elif self._unsettled:
-                yield from self._settle()
-            elif self._stopped_here and not self._is_held:
-                yield from self._continue()
-            else:
-                self._idle = True
-                yield None
-                self._idle = False
-
-    def _ask(
-        self, command: str, arguments: Mapping[str, Any] | None = None
-    ) -> Generator[_Request, Message, Any]:
-        answer = yield command, arguments
-        if "return" not in answer:
-            error = answer.get("error")
-            reason = error.get("desc") if isinstance(error, dict) else answer
-            raise GuestError(f"QEMU refuses {command}: {reason}")
-        return answer["return"]
-
-    def _words(self, address: int) -> Generator[_Request, Message, tuple[int, int]]:
-        """The lower and the upper word of a register at a physical address; zeros where there is
-        none."""
-        line = f"xp /2wx {address:#x}"
-        text = yield from self._ask("human-monitor-command", {"command-line": line})
-        found = _WORDS.search(text) if isinstance(text, str) else None
-        return (int(found[1], 16), int(found[2], 16)) if found else (0, 0)
-
-    def _stop(self) -> Generator[_Request, Message, None]:
-        self._began = self._wall()
-        if self._since is None:
-            self._since = self._began
-        self._clock.freeze()
-        if self._watch is not None:
-            self.late_since = self._watch.take() or self.late_since
-            self._watch.hold(self._began)
-        yield from self._ask("stop")  # again, if the device was late
-        self._stopped_here, self._running = True, False
-        self.stops += 1
-        self._stands_at = None
-        if self._counter_period and self._origin is not None:
-            low, high = yield from self._words(HPET_COUNTER)
-            at = self._nanoseconds(low, high) + self._origin
-            latest = self._wall() - self._clock.offset
-            if not self._running and self._clock.now() - TOLERANCE <= at <= latest + TOLERANCE:
-                self._stands_at = at
-                self._clock.advance(at)
-
-    def _continue(self) -> Generator[_Request, Message, None]:
-        """Let the guest go on, whose clock then goes on from where it is known to stand."""
-        stands_at, self._resumed_at = self._stands_at, None
-        yield from self._ask("cont")
-        self._stopped_here, self._clock_runs = False, True
-        if stands_at is None or self._resumed_at is None:
+    def _inform(self, watch: Watch) -> None:
+        """Have the watch know since when guests are stopped here, and which it stops itself."""
+        since = self._stopped_since
+        if since != self._held_since:
+            self._held_since = since
+            watch.hold(since)
+        if watch.stopped:
             return
-        offset = self._resumed_at + STARTED - stands_at
-        if self._wall() - self._resumed_at > PROMPT:
-            # Deadlines pass meanwhile, by a clock that is not ahead of the guest's.
-            self._clock.thaw(self._wall() - stands_at)
-            ahead = yield from self._compare()
-            self._clock.freeze()
-            if ahead is None or self._origin is None:
-                return
-            offset = min(max(offset, ahead.low - self._origin), ahead.high - self._origin)
-        if self._running:
-            self._unsettled = False
-            self._set_offset(offset)
+        watched = [
+            guest
+            for guest in self._guests
+            if guest.monitor is not None
+            and ((guest.present and guest.greeted) or guest.stopped_here)
+        ]
+        if watched != [guest for guest in self._guests if guest.watched]:
+            for guest in self._guests:
+                guest.watched = guest in watched
+            watch.use([guest.monitor.fileno() for guest in watched if guest.monitor is not None])
 
-    def _set_offset(self, offset: int) -> None:
-        self._since, self._stopped_for = None, 0
-        self._clock.thaw(offset)
+    def _followed(self) -> list[StoppableGuest]:
+        """The guests whose time is that of the device."""
+        return [guest for guest in self._guests if guest.present and guest.ready]
 
-    def _nanoseconds(self, low: int, high: int) -> int:
-        """The time that a value of the counter is."""
-        assert self._counter_period is not None
-        return (high << 32 | low) * self._counter_period // 1_000_000
-
-    def _settle(self) -> Generator[_Request, Message, None]:
-        """Measure the offset of the guest's clock after the guest has continued."""
-        self._unsettled = False
-        before = self._clock.offset
-        latest = self._wall()
-        ahead = (yield from self._compare()) if self._counter_period else None
-        if not self._running:
-            return  # It has been stopped again, and is measured after that stop.
-        since = latest if self._since is None else self._since
-        offset = before + min(self._stopped_for, latest - since)
-        if ahead is not None:
-            middle, slack = sum(ahead) // 2, TOLERANCE + ahead.high - ahead.low
-            found = None if self._origin is None else middle - self._origin
-            # A plausible stop is not negative, and no longer than the time since it began.
-            if found is not None and -slack <= found - before <= latest - since + LATE:
-                offset = found
-            else:  # the first measurement, or the counter was reset or halted
-                self._origin = middle - offset
-        if self._unsettled:
-            return  # It was stopped and has continued meanwhile: measure again.
-        self._set_offset(offset)
-
-    def _compare(self) -> Generator[_Request, Message, Bounds | None]:
-        """Read the counter until a read is quick enough, READS times at most; combine the bounds.
-
-        After a RESUME that was requested elsewhere, the clock may not run yet, so a quick read
-        counts only if it agrees with the one before.
-        """
-        found: Bounds | None = None
-        agree = 0
-        for _ in range(READS):
-            if not self._running:
-                return None
-            before = self._wall()
-            low, high = yield from self._words(HPET_COUNTER)
-            after = self._wall()
-            counter = self._nanoseconds(low, high)
-            read = Bounds(before - counter, after - counter)
-            if found is None or read.low >= found.high or read.high <= found.low:
-                found, agree = read, 1
-            else:
-                found = Bounds(max(found.low, read.low), min(found.high, read.high))
-                agree += 1
-            if after - before <= QUICK and agree > (not self._clock_runs):
-                break
-        return found
+    def _follow(self) -> None:
+        """Have the clock follow those of several guests. It stands while any of them does, at the
+        time of the one that is behind the others."""
+        if len(self._guests) == 1:
+            return  # They have one clock.
+        clock, leads, guests = self._clock, self._leads, self._followed()
+        some_run = any(guest.clock.frozen is None for guest in guests)
+        followed = [guest for guest in guests if not (some_run and guest.stands_elsewhere)]
+        for guest in leads.keys() - followed:
+            del leads[guest]
+        for guest in followed:
+            if guest not in leads and (guest.clock.frozen is None or not leads):
+                leads[guest] = guest.clock.now() - clock.now()
+        if any(guest.clock.frozen is not None for guest in leads):
+            if clock.frozen is None:
+                clock.freeze()
+                leads.update({guest: guest.clock.now() - clock.now() for guest in leads})
+            clock.advance(min(guest.clock.now() - lead for guest, lead in leads.items()))
+        elif clock.frozen is not None:
+            offsets = [guest.clock.offset + lead for guest, lead in leads.items()]
+            clock.thaw(max(offsets, default=self._wall() - clock.now()))

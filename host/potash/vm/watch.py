@@ -1,11 +1,11 @@
-"""A process that stops a guest while its device takes too long for one step.
+"""A process that stops the guests of a device while that takes too long for one step.
 
 A device asks for stops in its loop, so none can begin within a step: garbage collection by a flash
 translation layer in Python, a page of a slow disk, or a moment without a processor. This process
-has a copy of the device's connection to QEMU's monitor. It sends `stop` when the device has not
-come back by the time that it announced, and the device takes the stop over when it does come back.
-If the device is killed, or does not come back within the limit of a stop, this process sends
-`cont`.
+has copies of the device's connections to QEMU's monitors. It sends `stop` to all of them when the
+device has not come back by the time that it announced, and the device takes the stop over when it
+does come back. If the device is killed, or does not come back within the limit of a stop, this
+process sends `cont`.
 
 It also has the threads of QEMU, of the device and its own wait less for a processor on a busy
 machine: since Linux 6.12, a thread can say for how long it wants one at once (sched_setattr(2),
@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 
 DUE, HELD, STOPPED, ASLEEP = range(4)
 """The shared words, of which the first three are times of the host's monotonic clock in
@@ -35,6 +36,9 @@ nanoseconds, or 0: when the device comes back at the latest; when it has stopped
 when the process has, which the device sets to 0 again; and 1 while the process waits for a message
 of the device."""
 WORDS = 4
+
+MOST_MONITORS = 16
+"""Monitors of a device: one for each controller."""
 
 LOOK = 0.0005
 """Seconds between two looks at the words."""
@@ -89,17 +93,18 @@ class Watch:
         """The identifier of the process."""
         return self._process.pid
 
-    def use(self, monitor: int) -> None:
-        """Stop the guest through the connection with this descriptor from now on."""
+    def use(self, monitors: Sequence[int]) -> None:
+        """Stop guests through the connections with these descriptors, and no others, from now
+        on."""
         with contextlib.suppress(OSError):
-            socket.send_fds(self._control, [b"m"], [monitor])
+            socket.send_fds(self._control, [b"m"], monitors)
 
     def expect(self, due: int) -> None:
         """Announce when the device calls this again at the latest; 0 if it need not."""
         self._set(DUE, due)
 
     def hold(self, since: int) -> None:
-        """Announce when the device has stopped the guest itself; 0 once the guest continues."""
+        """Announce when the device has stopped a guest itself; 0 once all guests continue."""
         self._set(HELD, since)
 
     def _set(self, word: int, value: int) -> None:
@@ -112,7 +117,7 @@ class Watch:
 
     @property
     def stopped(self) -> int:
-        """The time at which the process has stopped the guest, until `take`; 0 if it has not."""
+        """The time at which the process has stopped the guests, until `take`; 0 if it has not."""
         return self._words[STOPPED]
 
     def take(self) -> int:
@@ -128,7 +133,7 @@ class Watch:
         return self._latest
 
     def close(self) -> None:
-        """End the process, which lets the guest continue if it is stopped."""
+        """End the process, which lets the guests continue if they are stopped."""
         self._control.close()
         try:
             self._process.wait(END_LIMIT)
@@ -141,20 +146,20 @@ class Watch:
 
 def main(control: socket.socket, words: memoryview, limit: int) -> None:
     """Watch a device until it closes its end of `control`."""
-    monitor: socket.socket | None = None
+    monitors: list[socket.socket] = []
     given_up = quiet = 0
     while True:
         now, stopped, due = time.monotonic_ns(), words[STOPPED], words[DUE]
         since = stopped or words[HELD]
-        if monitor is None:
+        if not monitors:
             pass
         elif since:
             if now - since > limit + (0 if stopped else GRACE) and given_up != since:
                 given_up = since
-                _tell(monitor, "cont")
+                _tell(monitors, "cont")
         elif due and now >= due:
             words[STOPPED] = now
-            _tell(monitor, "stop")
+            _tell(monitors, "stop")
         quiet = 0 if due or since else quiet + 1
         if quiet > LINGER:
             words[ASLEEP] = 1
@@ -162,16 +167,28 @@ def main(control: socket.socket, words: memoryview, limit: int) -> None:
         if not select.select((control,), (), (), None if asleep else LOOK)[0]:
             continue
         words[ASLEEP] = quiet = 0
-        data, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        data, descriptors, _, _ = socket.recv_fds(control, 64, MOST_MONITORS)
         if not data:
             break
-        if descriptors:
-            monitor = socket.socket(fileno=descriptors[0])
+        if b"m" not in data:
+            continue
+        before, monitors = monitors, [socket.socket(fileno=each) for each in descriptors]
+        if words[STOPPED]:  # at this very moment, and the device leaves guests that have left
+            _tell([each for each in before if not _is_among(each, monitors)], "cont")
+        for monitor in before:
+            monitor.close()
+        for monitor in monitors:
             credentials = monitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             for pid in (os.getpid(), os.getppid(), struct.unpack("3i", credentials)[0]):
                 shorten_slices(pid)
-    if monitor is not None and (words[STOPPED] or words[HELD]):
-        _end(monitor)
+    if words[STOPPED] or words[HELD]:
+        _end(monitors)
+
+
+def _is_among(monitor: socket.socket, others: Iterable[socket.socket]) -> bool:
+    """True where one of these is a copy of a connection."""
+    inode = os.fstat(monitor.fileno()).st_ino
+    return any(os.fstat(other.fileno()).st_ino == inode for other in others)
 
 
 def shorten_slices(pid: int) -> None:
@@ -189,24 +206,27 @@ def shorten_slices(pid: int) -> None:
                 call(number, thread, _ATTRIBUTES.pack(*values), 0)
 
 
-def _end(monitor: socket.socket) -> None:
-    """Let the guest continue, and wait for the answer: QEMU may not read what comes just before the
-    end of a connection."""
-    _tell(monitor, "cont", LAST)
-    answers = b""
+def _end(monitors: Sequence[socket.socket]) -> None:
+    """Let the guests continue, and wait for the answers: QEMU may not read what comes just before
+    the end of a connection."""
+    _tell(monitors, "cont", LAST)
     deadline = time.monotonic() + END_LIMIT / 2
-    with contextlib.suppress(OSError):
-        while LAST.encode() not in answers and (left := deadline - time.monotonic()) > 0:
-            if select.select((monitor,), (), (), left)[0]:
-                data = monitor.recv(1 << 16)
-                if not data:
-                    return
-                answers += data
+    for monitor in monitors:
+        answers = b""
+        with contextlib.suppress(OSError):
+            while LAST.encode() not in answers and (left := deadline - time.monotonic()) > 0:
+                if select.select((monitor,), (), (), left)[0]:
+                    data = monitor.recv(1 << 16)
+                    if not data:
+                        break
+                    answers += data
 
 
-def _tell(monitor: socket.socket, command: str, identifier: str = MARK) -> None:
-    with contextlib.suppress(OSError):  # QEMU has ended, as the device sees
-        monitor.send(b'{"execute": "%s", "id": "%s"}\n' % (command.encode(), identifier.encode()))
+def _tell(monitors: Iterable[socket.socket], command: str, identifier: str = MARK) -> None:
+    line = b'{"execute": "%s", "id": "%s"}\n' % (command.encode(), identifier.encode())
+    for monitor in monitors:
+        with contextlib.suppress(OSError):  # QEMU has ended, as the device sees
+            monitor.send(line)
 
 
 if __name__ == "__main__":

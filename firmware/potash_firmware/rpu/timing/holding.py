@@ -1,15 +1,15 @@
-"""Stops of the guest: while the emulation is behind the guest's own time.
+"""Stops of the guests: while the emulation is behind their own time.
 
-A job holds the guest from the moment at which guest time since its start has come up with what it
+All guests of a drive are stopped together, or none of them; "the guest" are all that use it. A job
+holds the guest from the moment at which guest time since its start has come up with what it
 has modelled so far, and releases it when the model is ahead by a quantum. With `scheduler`,
 commands hold it likewise: one whose time has come while the media still work on it, until they
 have ended; and the queues, while the loop does not come up with them. What the loop cannot see, as
 it is in a long step or has no processor, is left to `Standstill.expect`.
 """
 
-import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, Protocol
@@ -17,8 +17,6 @@ from typing import NamedTuple, Protocol
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.waiting import earliest
-
-log = logging.getLogger(__name__)
 
 QUANTUM = 5_000_000
 """Nanoseconds by which the model has to be ahead before the guest goes on."""
@@ -54,6 +52,9 @@ class Connection(Protocol):
 class Standstill(Protocol):
     """Stops the guest; only `close` ever waits."""
 
+    able: bool
+    """The guest can be stopped: all processes that use the drive can."""
+
     over: bool
     """The guest has stood still for too long and goes on, until every holder has released it."""
 
@@ -65,7 +66,8 @@ class Standstill(Protocol):
     """The time of the host in nanoseconds at which the guest was stopped as the device did not keep
     to `expect`; 0 if it was not, or the device has seen it."""
 
-    def attach(self) -> None: ...
+    def attach(self, clients: Sequence[Hashable | None]) -> None:
+        """Connect to the guests of these processes, which are at the sockets."""
 
     def expect(self, due: int | None) -> None:
         """Stop the guest unless this is called again by `due`, a guest time; None ends that."""
@@ -75,7 +77,7 @@ class Standstill(Protocol):
     def release(self, holder: Hashable) -> None: ...
 
     @property
-    def source(self) -> Connection | None: ...
+    def sources(self) -> Sequence[Connection]: ...
 
     @property
     def timeout(self) -> float | None: ...
@@ -170,7 +172,7 @@ class Holding:
         self._scheduler = scheduler
         if scheduler is not None:
             scheduler.emulated = {}
-        self._attached = self._shared = False
+        self._clients: Sequence[Hashable | None] = ()
         self._next: float | None = None
         """Nanoseconds of guest time at which some job or command may have to hold the guest."""
         self._busy_since: int | None = None
@@ -192,15 +194,13 @@ class Holding:
             limits.append(max(0, self._next - self.clock.now()) / 1e9)
         return earliest(*limits)
 
-    def service(self, *, connected: bool, shared: bool = False, busy: bool = False) -> None:
-        """Decide anew; `connected` while some host has the device, `shared` while several guests
-        have it, and `busy` if more is waiting to be done already."""
+    def service(self, clients: Sequence[Hashable | None], *, busy: bool = False) -> None:
+        """Decide anew; `clients` are the processes at the device's sockets, None where there is
+        none, and it is `busy` if more is waiting to be done already."""
         still = self.standstill
-        if connected and not self._attached:
-            still.attach()
-        self._attached = connected
-        if shared != self._shared:
-            self._share(shared)
+        if clients != self._clients:
+            self._clients = clients
+            still.attach(clients)
         still.service()
         if still.late_since:
             self.commands.keep({*self.commands.holders, "step"}, still.late_since)
@@ -218,23 +218,16 @@ class Holding:
         elif self._busy_since is None:
             self._busy_since = now
         self._next = earliest(
-            self.jobs.decide(() if shared else self._running(), now, MARGIN),
+            self.jobs.decide(self._running() if still.able else (), now, MARGIN),
             self.commands.decide(self._emulated(), now, COMMAND_MARGIN),
         )
         self._expect()
-
-    def _share(self, shared: bool) -> None:
-        """Hold nothing while several guests use the drive: the others would not stand still."""
-        self._shared = shared
-        if shared:
-            log.warning("no guest is stopped while several use the drive")
-            self.standstill.expect(None)
 
     def _expect(self, due: float = inf) -> None:
         """Have the guest stopped unless this is called again by `LEAST` after `due`, or after the
         next deadline if that is sooner."""
         scheduler, clock = self._scheduler, self.clock
-        if scheduler is None or self._shared:
+        if scheduler is None or not self.standstill.able:
             return
         heap = scheduler.deadlines.heap
         if heap and heap[0][0] < due:
@@ -248,7 +241,7 @@ class Holding:
         While no other thread works on a command, none is: what it then waits for may be the guest.
         """
         scheduler = self._scheduler
-        if scheduler is None or scheduler.emulated is None or self._shared:
+        if scheduler is None or scheduler.emulated is None or not self.standstill.able:
             return
         if self._busy_since is not None:
             yield Running("queues", self._busy_since, 0)
@@ -261,7 +254,7 @@ class Holding:
 
         Returns the number of commands, as `serve`.
         """
-        if self._scheduler is None or self._shared:
+        if self._scheduler is None or not self.standstill.able:
             return serve()
         if self._slow_rounds >= SLOW_ROUNDS:
             self.commands.keep({*self.commands.holders, "round"})

@@ -51,13 +51,13 @@ def _devices(
     drives: Sequence[Configuration],
     paths: int,
     sockets: Sequence[Path],
-    monitor: Path | None,
+    monitors: Sequence[Path],
     verbose: bool,
 ) -> AbstractContextManager[Sockets]:
     """Sockets of devices with these configurations, or those that listen already."""
     if not sockets:
         return serving_guest(drives, paths=paths, verbose=verbose)
-    return nullcontext(([*sockets], [] if monitor is None else [monitor]))
+    return nullcontext(([*sockets], [*monitors]))
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def running_guest(
     *drives: Configuration,
     paths: int = 1,
     sockets: Sequence[Path] = (),
-    monitor: Path | None = None,
+    monitors: Sequence[Path] = (),
     refresh: bool = False,
     quiet: bool = False,
     verbose: bool = False,
@@ -76,7 +76,7 @@ def running_guest(
         drives: the configuration of each; that of the guest is in the first.
         paths: number of controllers of each drive.
         sockets: sockets of running devices, which are used instead.
-        monitor: the socket at which their device expects QEMU's monitor, if it stops the guest.
+        monitors: paths at which their devices expect a monitor of QEMU, if they stop the guest.
         refresh: download the packages again.
         quiet: show no progress.
         verbose: show what the device logs.
@@ -86,7 +86,7 @@ def running_guest(
         with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=config.guest.debian_mirror, refresh=refresh)
             (first, *others), monitors = stack.enter_context(
-                _devices(drives, paths, sockets, monitor, verbose)
+                _devices(drives, paths, sockets, monitors, verbose)
             )
             guest = stack.enter_context(
                 Guest(
@@ -115,8 +115,11 @@ def running_guest(
 )
 @click.option(
     "--monitor",
+    "monitors",
     type=click.Path(path_type=Path),
-    help="Socket of QEMU's monitor: the --monitor of the device at --socket.",
+    multiple=True,
+    help="Socket of a monitor of QEMU: the --monitor of the device at --socket; may be repeated, "
+    "once for each device.",
 )
 @click.option(
     "--devices",
@@ -188,7 +191,7 @@ def guest(
     config_file: Path | None,
     print_config: bool,
     served: tuple[Path, ...],
-    monitor: Path | None,
+    monitors: tuple[Path, ...],
     devices: int | None,
     paths: int,
     media: tuple[Path, ...],
@@ -237,7 +240,7 @@ def guest(
         )
     for socket in served:
         require_free(str(socket))
-    if not served and monitor is not None:
+    if not served and monitors:
         raise click.UsageError("--monitor is for --socket; new drives have their own")
     count = max(len(described), len(media)) if devices is None else devices
     if len(media) > count:
@@ -260,13 +263,18 @@ def guest(
                 "--disk out, or have the custom system do it"
             )
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        _boot(own, _devices(drives, paths, served, monitor, verbose), config.guest, refresh)
+        _boot(own, _devices(drives, paths, served, monitors, verbose), config.guest, refresh)
         return
     with (
         showing(steps=True) as progress,
         recording(recorded, progress),
         running_guest(
-            *drives, paths=paths, sockets=served, monitor=monitor, refresh=refresh, verbose=verbose
+            *drives,
+            paths=paths,
+            sockets=served,
+            monitors=monitors,
+            refresh=refresh,
+            verbose=verbose,
         ) as running,
     ):
         for share, name in zip(shares, names, strict=True):

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 PREPARING = "preparing the model of the drive"
 
 if TYPE_CHECKING:
-    from potash.vm.standstill import Clock, Standstill
+    from potash.vm.standstill import Standstill
+    from potash.vm.stoppable import Clock
     from potash_firmware.extension_registry import Extensions
     from potash_firmware.ftl.interface import Ftl, Held
     from potash_firmware.rpu.placement import PlacementSettings
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
 
 
 def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
-    """A function from a clock to the object that stops the guest; None if nothing stops it. Raises
-    PotashError for a socket that is no monitor, and for options that contradict each other."""
+    """A function from a clock to the object that stops the guests; None if nothing stops them.
+    Raises PotashError for a socket that is no monitor, and for options that contradict each other.
+    """
     if section.mode != MODELLED:
         return None
-    if section.monitor is None:
+    if not section.monitor:
         if section.hold:
             raise PotashError("--hold needs --monitor, through which the guest is stopped")
         return None
@@ -48,9 +50,10 @@ def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
 
     if section.clock == STEPPED:
         raise PotashError("--monitor is for --clock host: no guest can have a stepped clock")
-    monitor = section.monitor.absolute()
-    require_monitor(monitor)
-    return partial(Standstill, monitor, limit=section.still_limit, watched=section.hold)
+    monitors = [monitor.absolute() for monitor in section.monitor]
+    for monitor in dict.fromkeys(monitors):
+        require_monitor(monitor)
+    return partial(Standstill, monitors, limit=section.still_limit, watched=section.hold)
 
 
 def modelled(

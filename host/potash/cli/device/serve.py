@@ -148,6 +148,11 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     sockets = [socket.absolute() for socket in section.socket]
     if len(sockets) > MOST_CONTROLLERS or len(set(sockets)) < len(sockets):
         raise click.UsageError(f"give up to {MOST_CONTROLLERS} different --socket")
+    if len(config.time.monitor or ()) not in (0, 1, len(sockets)):
+        raise click.UsageError(
+            "give one --monitor for each --socket, in the same order, or one for a guest that has "
+            "all sockets"
+        )
     if (last := max(config.owners, default=0)) >= len(sockets):
         raise click.UsageError(
             f"controller {last}, which has namespaces or accelerators, is not there; "
