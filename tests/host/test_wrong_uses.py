@@ -109,6 +109,11 @@ WRONG = [
     Wrong("query vfio-user:none", 2, "Missing argument 'EXPRESSION'"),
     Wrong("serve --socket s --drive tlc", 2, "--drive is for --time modelled"),
     Wrong("serve --socket s --monitor none", 2, "--monitor is for --time modelled"),
+    Wrong(
+        "serve --socket s --socket t --socket u --time modelled --monitor m --monitor n",
+        2,
+        "give one --monitor for each --socket",
+    ),
     Wrong("serve --socket s --read-only", 2, "--read-only needs --media"),
     # Negative numbers and wrong units.
     Wrong("serve --socket s --size 16Q", 2, "'16Q' is not a size; write 512M or 1G"),
