@@ -267,7 +267,7 @@ def test_a_long_step_stops_all_guests_until_the_device_has_taken_over(
         it.still._watch = watch  # type: ignore[assignment]
         for clock in (it.clock, *(guest.clock for guest in it.still._guests)):
             clock.seconds = watch.seconds
-        it.settle()
+        it.attach()
         assert len(watch.monitors) == 2
         for _ in range(5):
             it.pass_ns(3 * MS)

@@ -132,7 +132,7 @@ def late(folder: Path) -> Iterator[tuple[Scene, PlayedWatch]]:
         watch = PlayedWatch(it.wall)
         it.still._watch = watch  # type: ignore[assignment]
         it.clock.seconds = watch.seconds
-        it.settle()
+        it.attach()
         yield it, watch
 
 

@@ -147,7 +147,10 @@ class Standstill:
     @property
     def uncertain(self) -> bool:
         """A guest may run while the clock stands: a stop begins, or has just ended."""
-        return self._late or any(guest.uncertain for guest in self._followed())
+        for guest in self._guests:  # in each pass of the device's loop
+            if guest.uncertain and guest.present and guest.ready:
+                return True
+        return self._late
 
     # For the device's loop.
 
@@ -166,16 +169,18 @@ class Standstill:
 
     def service(self) -> None:
         """Send and receive what is possible without waiting."""
-        since = self._stopped_since
-        if since and self._is_held and self._wall() - since >= self._limit * 1e9:
-            self.over = True
+        changed = False
+        if self._is_held and (since := self._stopped_since):
+            changed = self.over = self._wall() - since >= self._limit * 1e9
+        if changed:
             log.error(
                 "the guest stood still for %g seconds and goes on; what it was stopped for fails",
                 self._limit,
             )
         for guest in self._guests:
-            guest.service()
-        self._proceed()
+            changed |= guest.service()
+        if changed or self._late:
+            self._proceed()
 
     def close(self) -> None:
         """Let the guests continue, for which this waits at most END_LIMIT, and disconnect."""
@@ -266,16 +271,13 @@ class Standstill:
                 guest.watched = guest in watched
             watch.use([guest.monitor.fileno() for guest in watched if guest.monitor is not None])
 
-    def _followed(self) -> list[StoppableGuest]:
-        """The guests whose time is that of the device."""
-        return [guest for guest in self._guests if guest.present and guest.ready]
-
     def _follow(self) -> None:
         """Have the clock follow those of several guests. It stands while any of them does, at the
         time of the one that is behind the others."""
         if len(self._guests) == 1:
             return  # They have one clock.
-        clock, leads, guests = self._clock, self._leads, self._followed()
+        clock, leads = self._clock, self._leads
+        guests = [guest for guest in self._guests if guest.present and guest.ready]
         some_run = any(guest.clock.frozen is None for guest in guests)
         followed = [guest for guest in guests if not (some_run and guest.stands_elsewhere)]
         for guest in leads.keys() - followed:

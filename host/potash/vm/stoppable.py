@@ -143,7 +143,7 @@ class StoppableGuest:
         """The conversation waits for a request of the device."""
         self._asked_at = self._wall()
         """The time at which it began to wait for QEMU."""
-        self._overdue = False
+        self._overdue = self._changed = False
         self.taken_over = 0
         """The latest stop by the watch that is a stop of this guest's here."""
         self._running = False
@@ -214,17 +214,19 @@ class StoppableGuest:
         self._conversation = self._converse()
         next(self._conversation)
 
-    def service(self) -> None:
-        """Send and receive what is possible without waiting."""
+    def service(self) -> bool:
+        """Send and receive what is possible without waiting. Returns True if anything changed."""
         if self.monitor is None:
-            return
+            return False
+        self._changed = False
         try:
             self.monitor.service()
         except GuestError as error:
             self._lose(error)
         if (due := self.answer_due) is not None and self._wall() >= due:
-            self._overdue = True
+            self._overdue = self._changed = True
             log.warning("no guest is stopped: QEMU does not answer at %s", self.path)
+        return self._changed
 
     def proceed(self) -> None:
         """Continue the conversation if it waits for a request of the device."""
@@ -241,6 +243,7 @@ class StoppableGuest:
     def _receive(self, message: Message) -> None:
         if self.monitor is None:
             return  # The message before has ended the connection.
+        self._changed = True
         if "event" in message:
             self._handle_event(message)
         elif not self.idle and message.get("id") != MARK:
@@ -272,6 +275,7 @@ class StoppableGuest:
             self.clock.freeze()
             self.clock.thaw(self._wall() - self.clock.now())
         self._forget()
+        self._changed = True
 
     def _handle_event(self, event: Message) -> None:
         if event["event"] == "STOP":
