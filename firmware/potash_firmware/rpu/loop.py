@@ -182,17 +182,16 @@ class Rpu:
         now = self._clock()
         until = now + PASS_TIME / len(hosts)
         spins, executing = 0, engine.executing
+        polled = [host.queues for host in hosts if host.queues.polled]
+        if not polled:
+            return
         try:
             while (spins < SPINS or executing or (deadlines.heap and deadlines.near)) and (
                 now < until
             ):
-                changed, polled = False, False
-                for host in hosts:
-                    if host.queues.polled:
-                        polled = True
-                        changed = changed or host.queues.has_changed()
-                if not polled:
-                    return
+                changed = False
+                for queues in polled:
+                    changed = changed or queues.has_changed()
                 answered = executing and self._apu.has_message()
                 if changed or answered or (deadlines.heap and deadlines.due):
                     if not self._execute_at_once(answered):
