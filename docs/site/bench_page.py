@@ -89,7 +89,7 @@ TIME = ("time",)
 WAKING = "three processes wake each other for each command"
 EMULATED = "the guest's own time for a command, on emulated CPUs"
 COPIES = "one copy of the data; with two vCPUs, the device competes with them for the cores"
-PASS = "a pass of the loop in Python, 5 to 7 µs"
+PASS = "a pass of the loop in Python, about 6 µs"
 FAST = "decoding and completing in Python, 0.5 µs, and one copy of the data"
 ONE_COPY = "one copy of the data"
 DEADLINES = "a deadline in Python for each command; the model takes 0.2 µs of it"
@@ -184,7 +184,7 @@ TABLES: Mapping[str, Table] = {
             (
                 "Memory Copy of 1 MiB, depth 1, to a memory copy",
                 "memory-copy-1m-qd1",
-                "one copy of the data, and the wait for the next command",
+                "one copy of the data, and 24 µs of Python",
             ),
             ("Memory Copy of 1 MiB, depth 4, to a memory copy", "memory-copy-1m-qd4", ONE_COPY),
         ],
