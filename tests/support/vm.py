@@ -165,6 +165,12 @@ def shell(guest: Guest, script: str) -> str:
     return done.stdout.decode()
 
 
+def identify(guest: Guest, number: int) -> None:
+    """Tell the drive which host a guest is."""
+    script = "nvme set-feature /dev/nvme0 -f 0x81 --value=1 -l 16 -d /tmp/host"
+    shell(guest, f"printf 'host %011d' {number} > /tmp/host; {script}")
+
+
 EXAMPLES = examples_folder()
 
 

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from potash.sdk.progress import silent
 from potash.vm import packages
 from potash.vm.drive import serving
-from potash.vm.errors import PackagesUnavailable
 from potash.vm.images import GuestImages
-from potash.vm.packages import RELEASE, Archive, Closure, program_command
+from potash.vm.packages import RELEASE, Closure, program_command
 from potash.vm.qemu import Accelerator, Shape, bare_machine
 from potash.vm.rootfs import Archive as Initrd
+from support.guest_packages import unpacked
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +53,7 @@ SECTOR = bytes.fromhex(
 
 @pytest.fixture(scope="module")
 def tree(images: GuestImages) -> Path:
-    try:
-        with images.cache.locked(silent), Archive(images.cache, None, silent) as archive:
-            return archive.tree(FIRMWARE)
-    except PackagesUnavailable as error:
-        pytest.skip(f"no firmware can be downloaded: {error}")
+    return unpacked(images, FIRMWARE)
 
 
 def volume(place: Path, tree: Path, images: GuestImages, block_size: int) -> Path:

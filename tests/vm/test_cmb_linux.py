@@ -13,12 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from potash.sdk.progress import silent
 from potash.vm.drive import serving
-from potash.vm.errors import PackagesUnavailable
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages, vmlinux, zstd
-from potash.vm.packages import BACKPORTS, Archive, Closure
+from potash.vm.images import GuestImages
+from potash.vm.packages import BACKPORTS, Closure
+from support.guest_packages import kernel, unpacked
 
 pytestmark = pytest.mark.slow
 
@@ -46,15 +45,8 @@ assert plain[:] == content
 
 @pytest.fixture(scope="module")
 def linux(images: GuestImages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    try:
-        with images.cache.locked(silent), Archive(images.cache, None, silent) as archive:
-            tree = archive.tree(NEWER)
-    except PackagesUnavailable as error:
-        pytest.skip(str(error))
-    (packed,) = tree.glob("usr/lib/modules/*/vmlinuz")
-    with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
-    newer = tmp_path_factory.mktemp("newer") / "vmlinux"
-    newer.write_bytes(vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
+    (packed,) = unpacked(images, NEWER).glob("usr/lib/modules/*/vmlinuz")
+    newer = kernel(images, packed, tmp_path_factory.mktemp("newer"))
     options = ("--size", "64M", "--cmb", str(SIZE))
     with serving(*options) as socket, Guest(replace(images, kernel=newer), socket) as guest:
         guest.await_drive("/dev/nvme0n1")

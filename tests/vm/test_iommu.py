@@ -16,15 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from potash.sdk.progress import silent
 from potash.vm.channel import Channel
 from potash.vm.drive import serving
-from potash.vm.errors import PackagesUnavailable
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.packages import RELEASE, Archive, Closure
 from potash.vm.qemu import CLIENT, Accelerator, Shape, machine_arguments
+from support.guest_packages import unpacked
 
 IOMMU = "intel-iommu,intremap=on,caching-mode=on"
 FUNCTION = "0000:01:00.0"
@@ -39,7 +37,6 @@ SMALL = ["--rw=randrw", "--bs=4k", "--size=1M"]
 ODD = ["--rw=randwrite", "--bsrange=4k-384k", "--size=3M", "--offset=8M"]
 COMPLAINTS = "dmesg | grep -iE 'nvme.*(timeout|abort|error|not created)|DMAR.*fault' || true"
 
-KERNEL = Closure("the guest's kernel modules", RELEASE, ("linux-image-cloud-amd64",))
 MODULES = (
     "virt/lib/irqbypass", "drivers/vfio/vfio", "drivers/vfio/vfio_iommu_type1",
     "drivers/vfio/pci/vfio-pci-core", "drivers/vfio/pci/vfio-pci",
@@ -160,11 +157,7 @@ def test_each_way_to_map(images: GuestImages, parameters: str, expected: str) ->
 @pytest.fixture
 def modules(images: GuestImages) -> list[Path]:
     """Modules of the very kernel that the guest has."""
-    try:
-        with images.cache.locked(silent), Archive(images.cache, None, silent) as archive:
-            tree = archive.tree(KERNEL)
-    except PackagesUnavailable as error:
-        pytest.skip(str(error))
+    tree = unpacked(images)
     return [next(tree.glob(f"usr/lib/modules/*/kernel/{name}.ko.xz")) for name in MODULES]
 
 

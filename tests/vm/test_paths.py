@@ -17,7 +17,7 @@ from potash.vm.drive import device_process
 from potash.vm.errors import GuestError
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from support.vm import PotashGuest, shell
+from support.vm import PotashGuest, identify, shell
 
 DRIVE = "/dev/nvme0n1"
 LOAD = (
@@ -85,17 +85,13 @@ def test_two_guests_share_a_drive(images: GuestImages, tmp_path: Path) -> None:
     reads = f"dd if={DRIVE} bs=4k count=1 iflag=direct 2>/dev/null | head -c 5"
     writes = f"printf %s | dd of={DRIVE} bs=4k count=1 oflag=direct conv=sync"
 
-    def host(guest: Guest, number: int) -> None:
-        shell(guest, f"printf 'host %011d' {number} > /tmp/host")
-        shell(guest, "nvme set-feature /dev/nvme0 -f 0x81 --value=1 -l 16 -d /tmp/host")
-
     with (
         device_process(sockets[0], "--size", "64M", more=sockets[1:]),
         Guest(images, sockets[1]) as second,
     ):
-        host(second, 2)
+        identify(second, 2)
         with pytest.raises(GuestError), Guest(images, sockets[0]) as first:
-            host(first, 1)
+            identify(first, 1)
             shell(first, f"nvme resv-register {DRIVE} --nrkey=1")
             shell(first, f"nvme resv-acquire {DRIVE} --crkey=1 --rtype=1")
             shell(first, writes % "first")
@@ -107,7 +103,7 @@ def test_two_guests_share_a_drive(images: GuestImages, tmp_path: Path) -> None:
         shell(second, f"nvme resv-acquire {DRIVE} --crkey=2 --prkey=1 --racqa=2 --rtype=1")
         shell(second, writes % "later")
         with Guest(images, sockets[0]) as returned:
-            host(returned, 1)
+            identify(returned, 1)
             assert shell(returned, reads) == "later"
             assert "failed" in shell(returned, f"{writes % 'wrong'} || echo failed")
             assert "onflict" in shell(

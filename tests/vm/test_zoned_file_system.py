@@ -8,39 +8,24 @@ downloads them, and the tools for Btrfs. Run it with
 
 from __future__ import annotations
 
-import lzma
-import re
-import shutil
 import struct
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from potash.sdk.progress import silent
 from potash.testing import booted_device
-from potash.vm import rootfs
 from potash.vm.drive import device_process
-from potash.vm.errors import GuestTimeout, PackagesUnavailable
+from potash.vm.errors import GuestTimeout
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages, vmlinux, zstd
-from potash.vm.packages import LIBRARIES, RELEASE, Archive, Closure
-from potash.vm.rootfs import libraries
+from potash.vm.images import GuestImages
+from support.guest_packages import SETUP, with_packages
 
 pytestmark = pytest.mark.slow
 
-TOOLS = Closure(
-    "Linux's modules and the tools for Btrfs",
-    RELEASE,
-    ("linux-image-cloud-amd64", "btrfs-progs"),
-    ("./usr/share/doc",),
-)
 DRIVE = ["--zoned-namespace", "1G:16M"]
-
-SETUP = "cat /modules/order | while read module; do insmod /modules/$module || exit 1; done"
+TOOLS = ("usr/bin/btrfs", "usr/sbin/mkfs.btrfs")
 WRITE = """
 mkdir /mnt/zoned
 mount -t btrfs /dev/nvme0n1 /mnt/zoned
@@ -57,20 +42,10 @@ cat /tmp/sums
 """
 
 
-@pytest.fixture
-def tree(images: GuestImages) -> Path:
-    """A kernel with its modules, and the tools."""
-    try:
-        with images.cache.locked(silent), Archive(images.cache, None, silent) as archive:
-            return archive.tree(TOOLS)
-    except PackagesUnavailable as error:
-        pytest.skip(str(error))
-
-
-def test_files_of_zonefs_are_zones(images: GuestImages, tree: Path, tmp_path: Path) -> None:
+def test_files_of_zonefs_are_zones(images: GuestImages, tmp_path: Path) -> None:
     """Each zone behind the first is a file that is appended to, with the write pointer as its
     size."""
-    images = with_file_system(images, tree, tmp_path, "zonefs")
+    images = with_packages(images, tmp_path, "zonefs", ())
     media, socket = tmp_path / "drive", tmp_path / "socket"
     with booted_device(media=media, options=DRIVE) as device:
         device.write(0, zonefs_superblock())
@@ -102,8 +77,8 @@ def zonefs_superblock() -> bytes:
     return block[:4] + struct.pack("<I", zlib.crc32(block) ^ 0xFFFF_FFFF) + block[8:]
 
 
-def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tree: Path, tmp_path: Path) -> None:
-    images = with_file_system(images, tree, tmp_path, "btrfs")
+def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tmp_path: Path) -> None:
+    images = with_packages(images, tmp_path, "btrfs", TOOLS)
     media, socket = tmp_path / "drive", tmp_path / "socket"
 
     with (
@@ -125,52 +100,6 @@ def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tree: Path, tmp_pat
         assert sh(guest, "cd /mnt/zoned && cat sums && sha256sum -c sums").startswith(sums)
         assert "no errors found" in sh(guest, "btrfs scrub start -B /mnt/zoned")
         sh(guest, "head -c 1048576 /dev/urandom > /mnt/zoned/more && sync && umount /mnt/zoned")
-
-
-def with_file_system(
-    images: GuestImages, tree: Path, folder: Path, file_system: str
-) -> GuestImages:
-    """The guest with the tree's kernel, its modules of a file system, and the tools."""
-    (packed,) = tree.glob("boot/vmlinuz-*")
-    with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
-    linux = folder / "vmlinux"
-    linux.write_bytes(vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
-    archive = rootfs.Archive()
-    order = list(modules(tree, file_system))
-    for name, content in order:
-        archive.file(f"modules/{name}.ko", content)
-    archive.file("modules/order", "".join(f"{name}.ko\n" for name, _ in order).encode())
-    tools = [tree / "usr/bin/btrfs", tree / "usr/sbin/mkfs.btrfs"]
-    for tool in tools:
-        archive.copy(tool, f"usr/bin/{tool.name}", 0o755)
-    for name, library in sorted(libraries(tree, tools)):
-        archive.copy(library, f"{LIBRARIES}/{name}", 0o755)
-    initrd = folder / "initrd"
-    shutil.copyfile(images.initrd, initrd)
-    with initrd.open("ab") as stream:
-        archive.write(stream)
-    return replace(images, kernel=linux, initrd=initrd)
-
-
-def modules(tree: Path, name: str) -> Iterator[tuple[str, bytes]]:
-    """A module after those that it needs, in the order in which they are loaded."""
-    files = {
-        path.name.split(".")[0].replace("-", "_"): path
-        for path in tree.glob("usr/lib/modules/*/kernel/**/*.ko.xz")
-    }
-    loaded: set[str] = set()
-
-    def load(one: str) -> Iterator[tuple[str, bytes]]:
-        if one in loaded or one not in files:  # not a file: built in
-            return
-        loaded.add(one)
-        content = lzma.decompress(files[one].read_bytes())
-        said = re.findall(rb"\0(?:depends|softdep)=(?:pre: )?([^\0]*)", content)
-        for needed in re.split(r"[, ]+", b" ".join(said).decode()):
-            yield from load(needed.replace("-", "_"))
-        yield one, content
-
-    return load(name)
 
 
 def sh(guest: Guest, script: str) -> str:
