@@ -336,6 +336,9 @@ class Rpu:
             self._scheduler.ended(self._engine.ended.popleft())
         if self._scheduler.ready:
             self._scheduler.run()
+        if self._media_work.touched:  # commands that wait for blocks, after those that had them
+            self._media_work.wake()
+            self._scheduler.run()
         if self._deadlines.heap:
             self._pass_time()
         for host in hosts:
@@ -352,6 +355,7 @@ class Rpu:
             or more
             or bool(self._engine.ended)
             or bool(self._scheduler.ready)
+            or bool(self._media_work.touched)
         )
 
     def _pass_time(self) -> None:

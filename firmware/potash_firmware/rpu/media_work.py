@@ -8,13 +8,13 @@ Source: NVM Command Set Specification 1.0, section 2.1 (media and data integrity
 
 import errno
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
@@ -22,6 +22,7 @@ from potash_device.media.executor import MediaExecutor
 from potash_device.media.store import Media
 from potash_device.media.values import ValueStore
 from potash_device.trace import Trace
+from potash_firmware.rpu.scheduler import Signal, Wait
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,14 @@ def _areas(ranges: Iterable[tuple[int, int]]) -> Collection[int]:
     return found
 
 
+class Waiter(NamedTuple):
+    """A command that waits for its turn, until no work is left; then its signal is sent."""
+
+    turn: int
+    left: set[Future[Any]]
+    signal: Signal
+
+
 class BlocksInFlight:
     """Bytes of one namespace that the media executor reads or writes.
 
@@ -62,9 +71,13 @@ class BlocksInFlight:
 
     def __init__(self, *, writes_alone: bool = False) -> None:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
-        self._turns: dict[tuple[int, bool], OrderedDict[int, set[Future[Any]]]] = {}
-        """Commands that wait to read (False) or to write (True) in an area, the first one first,
-        and the work that each waits for."""
+        self._waiting: dict[tuple[int, bool], OrderedDict[int, set[Future[Any]]]] = {}
+        """Turns of commands that wait to read (False) or to write (True) in an area, the first one
+        first, and the work that each waits for."""
+        self._waiters: defaultdict[Future[Any], list[Waiter]] = defaultdict(list)
+        """Commands that wait for the end of some work."""
+        self._ready: dict[int, Signal] = {}
+        """The turns of those that wait for nothing any more, until they are woken."""
         self._turn = count()
         self._closed: Status | None = None
         self.busy = False
@@ -110,9 +123,15 @@ class BlocksInFlight:
         self._ranges[future] = (writes, alone, tuple(ranges))
         self.busy = True
 
-    def discard(self, future: "Future[Any]") -> None:
+    def discard(self, future: "Future[Any]") -> bool:
+        """`future` has ended, or is in nobody's way. True if `wake` has to follow."""
         self._ranges.pop(future, None)
         self.busy = bool(self._ranges) or self._closed is not None
+        for waiter in self._waiters.pop(future, ()):
+            waiter.left.discard(future)
+            if not waiter.left:
+                self._ready[waiter.turn] = waiter.signal
+        return bool(self._ready)
 
     def in_the_way(
         self, first: int, length: int, *, writes: bool, alone: bool = False
@@ -131,9 +150,9 @@ class BlocksInFlight:
 
     def turns(
         self, ranges: Iterable[tuple[int, int]], *, writes: bool, alone: bool = False
-    ) -> "Iterator[set[Future[Any]]]":
-        """Sets of work that a command has to wait for, one after the other, before it may touch
-        `ranges`. Raises NvmeError when no command may.
+    ) -> Iterator[Wait]:
+        """Waits of a command, one after the other, before it may touch `ranges`. Raises NvmeError
+        when no command may.
 
         Conflicting commands go on in the order in which they have come, so that nobody's work,
         however much of it, keeps others from blocks. For that, a command waits for the work that
@@ -149,11 +168,14 @@ class BlocksInFlight:
                 found: set[Future[Any]] = set()
                 for first, length in ranges:
                     found |= self.in_the_way(first, length, writes=writes, alone=alone)
-                if self._turns:
+                follows = False
+                if self._waiting:
                     both = alone or (writes and self.writes_alone)
                     for kind in (False, True) if both else (not writes,):
-                        found |= self._awaited(_areas(ranges), kind, turn)
-                if not found:
+                        awaited = self._awaited(_areas(ranges), kind, turn)
+                        follows = follows or awaited is not None
+                        found |= awaited or set()
+                if not found and not follows:
                     return
                 mine = mine or [
                     (area, kind)
@@ -161,30 +183,43 @@ class BlocksInFlight:
                     for kind in ((False, True) if alone else (writes,))
                 ]
                 for key in mine:
-                    self._turns.setdefault(key, OrderedDict())[turn] = found
-                yield found
+                    self._waiting.setdefault(key, OrderedDict())[turn] = found
+                waiter = Waiter(turn, found, Signal())
+                for future in found:
+                    self._waiters[future].append(waiter)
+                if not found:
+                    self._ready[turn] = waiter.signal
+                yield Wait(waiter.signal)
         finally:
             for key in mine:
-                if (waiting := self._turns.get(key)) is not None:
+                if (waiting := self._waiting.get(key)) is not None:
                     waiting.pop(turn, None)
                     if not waiting:
-                        del self._turns[key]
+                        del self._waiting[key]
 
-    def _awaited(self, areas: Collection[int], writes: bool, turn: int) -> "set[Future[Any]]":
-        """The work that the first commands wait for which wait to read or to write in these areas,
-        if they have come before a turn."""
-        found: set[Future[Any]] = set()
+    def _awaited(
+        self, areas: Collection[int], writes: bool, turn: int
+    ) -> "set[Future[Any]] | None":
+        """The work that the first commands wait for which wait to read or to write in these areas
+        and have come before a turn; nothing if they are about to go on, None without any."""
+        found: set[Future[Any]] | None = None
         keys: Collection[tuple[int, bool]] = [(area, writes) for area in (*areas, EVERYWHERE)]
         if EVERYWHERE in areas:
-            keys = [key for key in self._turns if key[1] is writes]
+            keys = [key for key in self._waiting if key[1] is writes]
         for key in keys:
-            waiting = self._turns.get(key)
+            waiting = self._waiting.get(key)
             while waiting and (first := next(iter(waiting))) < turn:
-                if left := waiting[first] & self._ranges.keys():
-                    found |= left
+                if waiting[first] or first in self._ready:
+                    found = (found or set()) | waiting[first]
                     break
-                del waiting[first]  # it is held, or goes on in the same pass
+                del waiting[first]  # it was woken, and is held
         return found
+
+    def wake(self) -> None:
+        """Have commands go on that wait for nothing any more, in the order of their turns."""
+        ready, self._ready = self._ready, {}
+        for _, signal in sorted(ready.items()):
+            signal.send()
 
 
 class MediaWork:
@@ -199,6 +234,8 @@ class MediaWork:
         """Work in flight, of whatever time: no reset recalls it."""
         self._blocks: dict[Future[Any], BlocksInFlight] = {} if drive is None else drive._blocks
         self._shared: dict[Hashable, Future[Any]] = {} if drive is None else drive._shared
+        self.touched: dict[BlocksInFlight, None] = {} if drive is None else drive.touched
+        """Blocks for which commands wait that may go on."""
         self._all: list[MediaWork] = [self] if drive is None else drive._all
         """The work of the drive and of its controllers."""
         if drive is not None:
@@ -261,8 +298,14 @@ class MediaWork:
             for key in [key for key, work in self._shared.items() if work is future]:
                 del self._shared[key]
         in_flight = self._blocks.pop(future, None)
-        if in_flight is not None:
-            in_flight.discard(future)
+        if in_flight is not None and in_flight.discard(future):
+            self.touched[in_flight] = None
+
+    def wake(self) -> None:
+        """Have commands go on that have waited for blocks, when those have gone on whose work has
+        ended."""
+        while self.touched:
+            self.touched.popitem()[0].wake()
 
     def _traced(self, call: Callable[[], T]) -> Callable[[], T]:
         function = call.func if isinstance(call, partial) else call

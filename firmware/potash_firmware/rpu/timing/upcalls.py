@@ -146,7 +146,8 @@ class Upcalls(Part):
             log.info("a page of namespace %d was not copied: %s", namespace.nsid, error.detail)
         finally:
             self._moves -= 1
-            in_flight.discard(moved)
+            if in_flight.discard(moved):
+                self._media_work.touched[in_flight] = None
             moved.set_result(None)
             self._scheduler.ended(moved)
 

@@ -6,7 +6,6 @@ errors), 3.2.3.2.1 (deallocated logical blocks).
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from typing import NamedTuple
 
 from nvme_spec.commands import ReadWrite
@@ -23,6 +22,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
+from potash_firmware.rpu.scheduler import Wait
 from potash_firmware.rpu.transfer import MAX_TRANSFER, check_size
 
 STEP = 4 << 20
@@ -277,9 +277,9 @@ def in_turn(
     *,
     writes: bool,
     alone: bool = False,
-) -> "Iterable[set[Future[object]]]":
-    """Work that has to end before a command may touch `ranges` of first byte and length, to be
-    yielded: sets, one after the other (`BlocksInFlight.turns`).
+) -> Iterable[Wait]:
+    """Waits that a command has to yield before it may touch `ranges` of first byte and length
+    (`BlocksInFlight.turns`).
 
     The command excludes reads if it `writes`, and all others if `alone`. `in_flight` is that of the
     namespace when `ranges` were computed. Raises NvmeError if it was closed since: a command that

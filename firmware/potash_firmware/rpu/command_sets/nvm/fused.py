@@ -114,8 +114,8 @@ class _CompareAndWrite:
     controller: Controller
     first: Command
     second: Command
-    _before: set[Future[object]] = field(default_factory=set)
-    """Work in flight on the same blocks, which has to end first."""
+    _settled: Signal = field(default_factory=Signal)
+    """Sent when the job is submitted, or will not be."""
     _work: tuple[Target, Future[Outcome]] | None = None
     """The blocks, and the job on them once it is submitted."""
     _second_error: NvmeError | None = None
@@ -142,6 +142,7 @@ class _CompareAndWrite:
             if self._delay is not None:
                 yield self._delay
             if is_lost(self._first_faults, self.first):
+                self._settled.send()
                 yield from lost()
             self._require_unreserved()
             blocks = yield from self._free_blocks()
@@ -152,7 +153,9 @@ class _CompareAndWrite:
             if self._second_error is None:
                 why = error.detail if isinstance(error, NvmeError) else "it was aborted"
                 self._first_failed(why)
+            self._settled.send()
             raise
+        self._settled.send()
         # The second command may have written already, so the first must not be aborted now.
         return (
             yield from self.controller.scheduler.not_before(
@@ -167,14 +170,12 @@ class _CompareAndWrite:
         """
         if self._delay is not None:
             yield Wait(self._delay, never)
-        while self._work is None:
+        yield Wait(self._settled, never)
+        if self._work is None:
             if self._second_error is not None:
                 raise self._second_error
-            if not self._before:
-                # The first command ran before this one: without an error, a job or work in its way
-                # it was lost by an injected fault.
-                yield from lost()
-            yield Wait(set(self._before), never)
+            yield from lost()  # as the first command, by an injected fault
+        assert self._work is not None
         blocks, work = self._work
         yield Wait({work}, never)
         steps = self._report_write(blocks, work)
@@ -213,10 +214,7 @@ class _CompareAndWrite:
                 Status.ATOMIC_WRITE_UNIT_EXCEEDED,
                 f"{blocks.blocks} blocks cannot be compared and written as one",
             )
-        for before in in_turn(blocks.in_flight, blocks.ranges, writes=True, alone=True):
-            self._before = before
-            yield before
-        self._before = set()
+        yield from in_turn(blocks.in_flight, blocks.ranges, writes=True, alone=True)
         return blocks
 
     def _begin(self, blocks: Target) -> Future[Outcome]:
