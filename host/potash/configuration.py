@@ -11,6 +11,7 @@ from typing import Any
 
 from potash import toml_kinds as kinds
 from potash.namespace_sections import NamespaceSection
+from potash.sdk.errors import restated
 from potash.sections import (
     LIMITS,
     MEBI,
@@ -202,10 +203,8 @@ def parse(content: Mapping[str, Any], folder: Path) -> Configuration:
         name: _numbered(content, name, folder, *described) for name, described in NUMBERED.items()
     }
     for number, one in enumerate(several["namespace"], 1):
-        try:
+        with restated(ValueError, f"[namespace.{number}]", ConfigurationError):
             _ = one.shape
-        except ValueError as error:
-            raise ConfigurationError(f"[namespace.{number}]: {error}") from None
     return Configuration(
         namespaces=several["namespace"],
         accelerators=several["accelerator"] or Configuration.accelerators,
@@ -280,11 +279,9 @@ def _vta(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     own = {name: table[name] for name in kinds.keys(VtaSection) if name in table}
     core = {name: value for name, value in table.items() if name not in own}
     section = _section(VtaSection, {VTA: own}, VTA, folder)
-    try:
+    with restated(ConfigError, f"[{VTA}]", ConfigurationError):
         found = Config.from_mapping(core, CORES[section.core])
         return {"vta": found, "vta_threads": section.threads}
-    except ConfigError as error:
-        raise ConfigurationError(f"[{VTA}]: {error}") from None
 
 
 def _known(table: Mapping[str, Any], known: list[str], sentence: str) -> None:

@@ -55,15 +55,6 @@ def write_whole(file: BinaryIO, data: bytearray, path: Path, progress: Progress)
 
 
 @contextmanager
-def about(subject: object, kind: type[Exception] = PotashError) -> Iterator[None]:
-    """Make a PotashError of errors of a kind, whose text begins with what it is about."""
-    try:
-        yield
-    except kind as error:
-        raise PotashError(f"{subject}: {error}") from None
-
-
-@contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when the block ends without an error.
 

@@ -12,9 +12,8 @@ from click.core import ParameterSource
 from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash import configuration, toml_kinds
 from potash.configuration import Configuration
-from potash.files import about
 from potash.namespace_sections import NamespaceSection
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.faults import describe, read_table
 from potash.sections import MODELLED, SECTIONS_OPTIONS
 
@@ -105,10 +104,8 @@ def _overridden(config: Configuration, overrides: dict[str, dict[str, Any]]) -> 
             replace(namespace, zrwa=areas) if namespace.zone_size else namespace
             for namespace in namespaces
         )
-        try:
+        with restated(ValueError, "--zrwa", click.UsageError):
             _ = [namespace.shape for namespace in namespaces]
-        except ValueError as error:
-            raise click.UsageError(f"--zrwa: {error}") from None
     config = replace(
         config,
         namespaces=namespaces,
@@ -133,7 +130,7 @@ def _faults(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]
     found = list(faults)
     for path in files:
         table = configuration.read_toml(path)
-        with about(path):
+        with restated(PotashError, path):
             found += read_table(table)
     for fault in found:
         if FaultFlags.AT_ONCE in fault.flags:

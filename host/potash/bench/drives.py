@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import restated
 
 FOLDER = Path("/dev/shm")
 """A file system in memory: what is compared are the devices, not a disk."""
@@ -25,13 +25,11 @@ def filled(*names: str) -> Iterator[Path]:
     """A folder with these files in it, for as long as the block lasts. Raises PotashError where
     there is no room for them."""
     with contextlib.ExitStack() as stack:
-        try:
+        with restated(OSError, f"the drives have no room in {FOLDER}"):
             named = tempfile.TemporaryDirectory(prefix="potash-bench-", dir=FOLDER)
             folder = Path(stack.enter_context(named))
             for name in names:
                 (folder / name).write_bytes(random_bytes())
-        except OSError as error:
-            raise PotashError(f"the drives have no room in {FOLDER}: {error.strerror}") from None
         yield folder
 
 

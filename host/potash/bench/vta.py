@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from potash.bench.report import Result, Settings, alone, median, once, paired
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.progress import Progress
 from potash.vta import scheduled
 from potash_device.vta.config import Config
@@ -127,10 +127,8 @@ def _ready(name: str, load: Load) -> tuple[FastSimulator, scheduled.Stream]:
     """An engine that has run the stream once, and rightly."""
     stream = load.make()
     dram = memoryview(bytearray(stream.image))
-    try:
+    with restated(ValueError, f"{name} cannot be measured"):
         engine = FastSimulator(Config.default(), dram, path=load.path)
-    except ValueError as error:
-        raise PotashError(f"{name} cannot be measured: {error}") from None
     engine.execute(stream.code)
     if dram[stream.output] != stream.expected:
         raise PotashError(f"{name} does not leave what numpy says")

@@ -12,7 +12,7 @@ from csd_spec.opcodes import DWORD_SIZE
 from csd_spec.reporting import Count, Form, Key
 from csd_spec.table_plans import Piece, PieceFlag, Plan, PlanError, Request
 from potash.columns.errors import InvalidQuery
-from potash.sdk.errors import DeviceMisbehaved, PotashError
+from potash.sdk.errors import DeviceMisbehaved, PotashError, restated
 from potash.sdk.progress import Progress, silent
 from potash.sdk.targets import Range
 
@@ -113,10 +113,8 @@ class Answer:
     ) -> None:
         if not stored.size:
             raise InvalidQuery("the file is empty")
-        try:
+        with restated(PlanError, to=InvalidQuery):
             self._plan = plan.encode()
-        except PlanError as error:
-            raise InvalidQuery(str(error)) from None
         self._stored = stored
         self._engine = engine
         self._progress = progress

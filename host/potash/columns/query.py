@@ -22,6 +22,7 @@ from csd_spec.table_plans import (
 from potash.columns.answer import QueryEngine, Result, Stored, run
 from potash.columns.errors import InvalidQuery
 from potash.columns.expressions import is_condition, parse_filter, parse_list, split
+from potash.sdk.errors import restated
 from potash.sdk.progress import Progress, silent
 
 ALL = (1 << 63) - 1
@@ -46,10 +47,8 @@ class Request:
     """Rows that the result has at most."""
 
     def __post_init__(self) -> None:
-        try:
+        with restated(PlanError, to=InvalidQuery):
             self.plan().encode()
-        except PlanError as error:
-            raise InvalidQuery(str(error)) from None
 
     def plan(self, output: Output = Output.NONE, show: int = 0) -> Plan:
         """The query as the drive gets it."""

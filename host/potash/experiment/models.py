@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from potash import timing
+from potash.sdk.errors import restated
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import from_mapping
 from potash_firmware.extension_files import load
@@ -18,10 +19,8 @@ def profile(options: Mapping[str, Any]) -> Profile:
     keys = {name: value for name, value in options.items() if name not in _OPTIONS}
     if "drive" in options:
         keys["base"] = options["drive"]
-    try:
+    with restated(ProfileError, "[model]", timing.TimingError):
         return from_mapping(keys)
-    except ProfileError as error:
-        raise timing.TimingError(f"[model]: {error}") from None
 
 
 def build(options: Mapping[str, Any]) -> Ftl:

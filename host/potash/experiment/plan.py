@@ -17,7 +17,7 @@ from potash.experiment import models
 from potash.experiment.plot import Plot
 from potash.experiment.plot import parse as parse_plot
 from potash.programs.compiler import compiled
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.transport import MAX_QUEUE_DEPTH
 from potash.testing.booting import drive_configuration, drive_options
 from potash_firmware.extension_limits import is_file
@@ -178,10 +178,8 @@ class Experiment:
 def read(path: Path) -> Experiment:
     """An experiment's file. Raises PotashError, which names the file and says what is wrong."""
     table = dict(read_toml(path))
-    try:
+    with restated((ValueError, TypeError), path):
         return _experiment(table, path.parent)
-    except (ValueError, TypeError) as error:
-        raise PotashError(f"{path}: {error}") from None
 
 
 def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
@@ -261,17 +259,13 @@ def placed(drive: Mapping[str, Any], files: Iterable[str], folder: Path) -> dict
 
 
 def _check(drive: Mapping[str, Any]) -> None:
-    try:
+    with restated(TypeError, "[drive]"):
         drive_configuration(drive)
-    except TypeError as error:
-        raise PotashError(f"[drive]: {error}") from None
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with restated(OSError, f"{path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise PotashError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _contents(path: Path) -> bytes:

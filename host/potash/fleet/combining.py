@@ -23,7 +23,7 @@ from csd_spec.table_plans import (
     Value,
 )
 from potash.columns import Answer, InvalidQuery, Result, Stored
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.progress import Progress, silent
 from potash.sdk.targets import Range
 
@@ -151,12 +151,10 @@ class OnHost:
     def ask(self, request: bytes) -> int:
         from potash_firmware.tables import Refused, begin
 
-        try:
+        with restated(Refused, to=InvalidQuery):
             if self._execution is None:
                 self._execution = begin(request, self._table)
             return self._execution.piece(Request.decode_head(request).offset, self._buffer)
-        except Refused as error:
-            raise InvalidQuery(str(error)) from None
 
     def read(self, start: int, length: int) -> bytes:
         return bytes(self._buffer[start : start + length])

@@ -10,7 +10,7 @@ from typing import Any
 
 from potash import options
 from potash.configuration import Configuration, read_toml
-from potash.files import about
+from potash.sdk.errors import restated
 from potash_firmware.extension_limits import is_file
 
 MOST_DRIVES = 10_000
@@ -67,7 +67,7 @@ class FleetFile:
 def read_fleet(path: Path) -> FleetFile:
     """Read a file. Relative paths in it begin at its folder. Raises PotashError."""
     found = read_toml(path, LARGEST_FILE)
-    with about(path, ValueError):
+    with restated(ValueError, path):
         return _fleet(found, path.absolute().parent)
 
 

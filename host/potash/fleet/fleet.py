@@ -26,7 +26,7 @@ from potash.fleet.directory import MOST_SHARDS, File, require_name
 from potash.fleet.drives import Drive, require_distinct
 from potash.fleet.placement import Placement
 from potash.sdk.accelerator import Argument
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import InvalidRequest, PotashError, restated
 from potash.sdk.progress import Progress, silent
 from potash.sdk.targets import Content, content_of
 
@@ -63,10 +63,8 @@ class Fleet:
     def __init__(
         self, drives: Sequence[Drive], *, scheduler: str | None = None, patience: float = PATIENCE
     ) -> None:
-        try:
+        with restated(ValueError, to=InvalidRequest):
             require_distinct(drives)
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from None
         if scheduler is not None:
             for drive in drives:
                 if drive.media is not None and drive.worker is None and not drive.shared:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import click
 
 from potash.programs.examples import examples_folder
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash_firmware.bpf import Program, ProgramError, load_program
 from potash_firmware.bpf.arena import FRAME_SIZE, LEAST_FRAME
 
@@ -275,10 +275,8 @@ def build(
     """Compile `source`, link it as the drive would, and leave its object file in `output`. Raises
     BuildError, and PotashError where `output` cannot be written."""
     flags = [*FLAGS, *(f"-D{define}" for define in defines), *(f"-I{path}" for path in includes)]
-    try:
+    with restated(OSError, f"{output} cannot be written"):
         folder = tempfile.TemporaryDirectory(prefix=".potash-build-", dir=output.parent)
-    except OSError as error:
-        raise PotashError(f"{output} cannot be written: {error.strerror}") from None
     with folder as place:
         made = Path(place) / output.name
         for version in DEFAULT_CPUS if cpu is None else (cpu,):

@@ -22,7 +22,7 @@ from csd_spec.opcodes import (
 from csd_spec.reporting import Count, Key
 from csd_spec.status import VendorStatus
 from potash.sdk.commands import Commands, Fields, Layout, encoded, pieces_of
-from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, PotashError
+from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, PotashError, restated
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, Completion
 
@@ -211,10 +211,8 @@ class AcceleratorCommands:
             chains.JobStep(firmware_id, descriptors.encode_arguments(map(argument_bytes, args)))
             for firmware_id, args in steps
         )
-        try:
+        with restated(chains.ChainError, to=InvalidRequest):
             sent = chains.encode(encoded_steps)
-        except chains.ChainError as error:
-            raise InvalidRequest(str(error)) from None
         self._control(Operation.START_CHAIN, arguments=sent)
 
     def stop(self) -> None:

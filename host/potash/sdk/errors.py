@@ -4,7 +4,8 @@ The status codes behind them are those of NVM Express Base Specification 2.0, se
 and of the accelerator command set.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 import csd_spec.status
@@ -41,6 +42,21 @@ def printed(entries: Iterable[LogEntry]) -> list[str]:
 
 class PotashError(Exception):
     """Any failure of a device, its transport or a job."""
+
+
+@contextmanager
+def restated(
+    kinds: type[Exception] | tuple[type[Exception], ...],
+    about: object = "",
+    to: Callable[[str], Exception] = PotashError,
+) -> Iterator[None]:
+    """Make another error of errors of these kinds. Its text is theirs, or the reason alone of an
+    OSError, and begins with what it is about."""
+    try:
+        yield
+    except kinds as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise to(f"{about}: {reason}" if about else reason) from None
 
 
 class InvalidRequest(PotashError, ValueError):

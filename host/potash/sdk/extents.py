@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import InvalidRequest, restated
 from potash.sdk.targets import Range, pages_of
 from potash_wire.records import U32, U64, At, Record
 
@@ -219,10 +219,8 @@ def require_usable(name: str, fd: int, volume: Volume, ioctl: Ioctl = fcntl.ioct
             f" place; that can be done on {', '.join(sorted(FILE_SYSTEMS))}, so copy it"
         )
     flags = bytearray(struct.calcsize("l"))
-    try:
+    with restated(OSError, f"{name} cannot be looked at"):
         ioctl(fd, FS_IOC_GETFLAGS, flags)
-    except OSError as error:
-        raise PotashError(f"{name} cannot be looked at: {error.strerror}") from error
     journalled = int.from_bytes(flags[:4], "little") & _FS_JOURNAL_DATA_FL
     if journalled or "data=journal" in volume.options.split(","):
         raise InvalidRequest(

@@ -55,7 +55,7 @@ from nvme_spec.asymmetric_access import AccessState
 from nvme_spec.key_value import KeyValueOpcode
 from nvme_spec.status import Status
 from potash.sdk.commands import Commands, encoded
-from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
+from potash.sdk.errors import DeviceMisbehaved, InvalidRequest, restated
 
 __all__ = ["Fault", "add", "clear", "describe", "listed", "parse", "read_table"]
 
@@ -102,10 +102,8 @@ def add(device: Commands, fault: Fault | str) -> int:
     """Inject a fault; returns the number by which it can be cleared. Raises InvalidRequest for a
     line that is not a fault, or a number that does not fit."""
     wanted = parse(fault) if isinstance(fault, str) else fault
-    try:
+    with restated(ValueError, to=InvalidRequest):
         data = wanted.encode()
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
     send = FaultSend(FaultOperation.ADD)
     return device.admin(FaultOpcode.FAULT_SEND, data_out=data, **encoded(send)).result
 
@@ -116,10 +114,8 @@ def listed(device: Commands) -> list[Fault]:
     size = min(_LIST_SIZE, device.max_transfer)
     layout = encoded(FaultReceive(size // DWORD_SIZE))
     completion = device.admin(FaultOpcode.FAULT_RECEIVE, data_in_length=size, **layout)
-    try:
+    with restated(DescriptorError, "the device's faults are unreadable", DeviceMisbehaved):
         return decode_faults(completion.data)
-    except DescriptorError as error:
-        raise DeviceMisbehaved(f"the device's faults are unreadable: {error}") from error
 
 
 def clear(device: Commands, identifier: int = ALL_FAULTS) -> None:
@@ -145,12 +141,10 @@ def parse(text: str) -> Fault:
         if equals and key in _BARE:
             raise InvalidRequest(f"{text!r} is not a fault: {key} has no value")
         rest[key] = value
-    try:
+    with restated(ValueError, f"{text!r} is not a fault", InvalidRequest):
         fault = _parse(head, rest)
         fault.encode()
         fault.check()
-    except ValueError as error:
-        raise InvalidRequest(f"{text!r} is not a fault: {error}") from None
     if rest:
         raise InvalidRequest(f"{text!r} is not a fault: {' '.join(head)} has no {next(iter(rest))}")
     return fault

@@ -18,7 +18,7 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk import targets
 from potash.sdk.accelerator_commands import AcceleratorCommands
 from potash.sdk.commands import Commands
-from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
+from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError, restated
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
 
 PIECE = 1 << 20
@@ -175,7 +175,7 @@ class FileSink(targets.Sink):
 
     def _fill(self, reporter: targets.Reporter) -> None:
         """Reserve the room in as few extents as possible, and write zeroes to all of it."""
-        try:
+        with restated(OSError, f"there can be no output of {self._room} bytes in {self.path}"):
             os.posix_fallocate(self._fd, 0, self._room)
             with mmap.mmap(-1, PIECE) as zeroes, memoryview(zeroes) as view:
                 for at in range(0, self._room, PIECE):
@@ -184,10 +184,6 @@ class FileSink(targets.Sink):
                         raise PotashError(f"{self.path} cannot be written as a whole")
                     reporter.progress("making room for the output", (at + size) / self._room)
             os.fsync(self._fd)
-        except OSError as error:
-            raise PotashError(
-                f"there can be no output of {self._room} bytes in {self.path}: {error.strerror}"
-            ) from error
 
 
 def _volume(path: Path, device: Commands) -> Volume:

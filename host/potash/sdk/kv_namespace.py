@@ -18,7 +18,7 @@ from nvme_spec.key_value import (
 )
 from nvme_spec.status import Status
 from potash.sdk.commands import AnyNamespace
-from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest
+from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, restated
 from potash.sdk.transport import Buffer, PendingCommand
 
 FIRST_READ = 4096
@@ -111,10 +111,8 @@ class KeyValueNamespace(AnyNamespace, MutableMapping[bytes, bytes]):
         size = min(size, self.device.max_transfer)
         command = _command(first, size)
         data = self._submit(KeyValueOpcode.LIST, command, data_in_length=size).result().data
-        try:
+        with restated(ValueError, "the device's list of keys is wrong", DeviceMisbehaved):
             return decode_keys(data)
-        except ValueError as error:
-            raise DeviceMisbehaved(f"the device's list of keys is wrong: {error}") from None
 
     def flush(self) -> None:
         """Wait until everything that was stored is on stable storage."""

@@ -16,7 +16,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from csd_spec.reporting import Count, Key, Positive
 from potash.models.resnet import LAYERS
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.tflite.windows import same_padding
@@ -66,12 +66,10 @@ def network(name: str) -> Network:
             "files that end in .tflite"
         )
     path = Path(name)
-    try:
+    with restated(OSError, f"{path} cannot be read"):
         if path.stat().st_size > LARGEST_MODEL:
             raise PotashError(f"{path} is larger than any model")
         model = path.read_bytes()
-    except OSError as error:
-        raise PotashError(f"{path} cannot be read: {error.strerror}") from None
     try:
         validate(model)
         return of_model(path.name, model)

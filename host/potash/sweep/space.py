@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from typing import NamedTuple
 
+from potash.sdk.errors import restated
 from potash.units import parse_size
 from potash_device.vta.config import Config, ConfigError
 from potash_device.vta.timing.parameters import ParameterError, Parameters
@@ -58,10 +59,8 @@ def _number(text: str, *, whole: bool = True) -> float:
 
 
 def _bytes(text: str) -> float:
-    try:
+    with restated(ValueError, to=SpaceError):
         return parse_size(text)
-    except ValueError as error:
-        raise SpaceError(str(error)) from None
 
 
 def _factor(text: str) -> float:

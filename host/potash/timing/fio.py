@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from potash.sdk.errors import restated
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import PAGE
 
@@ -186,11 +187,8 @@ def read(paths: Iterable[Path]) -> list[Measurement]:
 
 def _document(path: Path) -> Mapping[str, Any]:
     """fio's document, which its warnings may precede."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_RESULT + 1)
-    except OSError as error:
-        raise TimingError(f"{path} cannot be read: {error.strerror}") from None
+    with restated(OSError, f"{path} cannot be read", TimingError), path.open("rb") as file:
+        data = file.read(LARGEST_RESULT + 1)
     if not data.strip():
         raise TimingError(f"{path} is empty: fio may have been stopped before it wrote its results")
     if len(data) > LARGEST_RESULT:

@@ -15,6 +15,7 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.registers import DOORBELL_BASE, register_at
 from nvme_spec.status import describe
+from potash.sdk.errors import restated
 from potash.tracing.document import Document
 from potash.tracing.modelled import Modelled, NodeOf, Nodes
 from potash_device.vta.config import Config, ConfigError
@@ -328,10 +329,8 @@ class DeviceTrace:
 
     def _core(self, line: Line) -> None:
         process = line["pid"]
-        try:
+        with restated(ConfigError, to=ValueError):
             self._configs[process] = Config.from_mapping(line["config"])
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
         title = self._title + self._names.get(process, "")
         self._modelled.name(process + MODELLED, title, self._place + len(PLACES) + 1)
 

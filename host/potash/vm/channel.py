@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from potash.sdk.errors import restated
 from potash.vm import frames
 from potash.vm.errors import GuestError, GuestTimeout
 
@@ -191,11 +192,9 @@ class Channel:
         if not data:
             raise GuestError("the guest has ended")
         self._last_received = self.clock()
-        try:
+        with restated(frames.FrameError, "the guest's agent makes no sense", GuestError):
             for frame in self._decoder.feed(data):
                 self._handle(frame)
-        except frames.FrameError as error:
-            raise GuestError(f"the guest's agent makes no sense: {error}") from error
 
     def _handle(self, frame: frames.Frame) -> None:
         if frame.kind == frames.Kind.HELLO:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import NamedTuple
 
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import restated
 from potash.vta.layers import Layer, ModelTime
 from potash_device.vta import figures, timing
 from potash_device.vta.config import Config
@@ -101,10 +101,8 @@ def time_nodes(
         delegate = VtaDelegate(runtime, rounding)
         loaded = Model(model, delegate=delegate, reference=True)
         for graph, (code, marks) in delegate.streams_of_graphs:
-            try:
+            with restated(StreamError, "a stream does not run with these parameters"):
                 timed = Clocked(timing.run(config, parameters, code), marks)
-            except StreamError as error:
-                raise PotashError(f"a stream does not run with these parameters: {error}") from None
             for node, part in timed.parts:
                 parts[graph, node.index].append(part)
                 macs[graph, node.index] = macs_of(node)

@@ -18,7 +18,7 @@ from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sections import LIBUBPF, DeviceSection, LimitsSection
 from potash.signals import handling
 from potash.tables import columns
@@ -241,7 +241,7 @@ def debug(
         Shell(Debugger(program, cpu), click.echo).cmdloop()
         return Execution(0, 0)
 
-    try:
+    with restated(machine.ProgramError):
         execute(
             program,
             _read(given),
@@ -250,8 +250,6 @@ def debug(
             engine=debugged,
             show=lambda text: click.echo(f"program: {plain_lines(text.rstrip())}"),
         )
-    except machine.ProgramError as error:
-        raise PotashError(str(error)) from error
 
 
 @bpf.command()
@@ -275,21 +273,17 @@ def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: s
         data = bytes.fromhex(given[0]) if given else b""
     except ValueError:
         raise PotashError("the program and the memory are hexadecimal bytes") from None
-    try:
+    with restated((machine.Fault, machine.ProgramError)):
         value = conform(code, data, is_elf=is_elf, engine=Engine(engine))
-    except (machine.Fault, machine.ProgramError) as error:
-        raise PotashError(str(error)) from error
     click.echo(f"{value:x}")
 
 
 def _load(file: Path, entry: str | None, frame_size: int | None = None) -> machine.Program:
     """The program in an object file; without a `frame_size` one that the drive might refuse."""
-    try:
+    with restated(machine.ProgramError, file):
         if frame_size is None:
             return elf.load(file.read_bytes(), entry=entry, helpers=machine.helper_names())
         return machine.load_program(file.read_bytes(), entry=entry, frame_size=frame_size)
-    except machine.ProgramError as error:
-        raise PotashError(f"{file}: {error}") from error
 
 
 def _read(given: Path | None) -> bytes:

@@ -35,7 +35,7 @@ from potash.observing.status import ask, status_socket
 from potash.programs.compiler import compiled, find_compiler
 from potash.programs.examples import Example, example_names, examples_folder
 from potash.sdk import Device, LocalStorage
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes
 from potash.sections import MEBI, ComputeSection, GuestSection, MemorySection
 from potash.tables import columns
@@ -403,10 +403,8 @@ def described(folder: Path) -> reports.ExampleEntry:
     The title is the heading, the topic the paragraph that begins with `TEACHES`, or else the first
     one.
     """
-    try:
+    with restated(OSError, f"the example {folder.name} has no README.md"):
         title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")
-    except OSError as error:
-        raise PotashError(f"the example {folder.name} has no README.md: {error.strerror}") from None
     matching = [
         paragraph for paragraph in paragraphs if paragraph.startswith(TEACHES)
     ] or paragraphs[:1]

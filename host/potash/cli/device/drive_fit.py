@@ -15,7 +15,7 @@ from potash.cli.device.drive_options import modelling, profile_names
 from potash.cli.drive.common import FILE, WritableFile, json_option, output_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import restated
 from potash.tables import columns
 from potash_device.flash.profiles import PROFILES
 
@@ -113,13 +113,11 @@ def _write_jobs(directory: Path) -> reports.DriveJobs:
     from potash.timing import fio
 
     paths = []
-    try:
+    with restated(OSError, f"{directory} cannot be written"):
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in fio.job_files().items():
             paths.append(directory / name)
             paths[-1].write_text(text)
-    except OSError as error:
-        raise PotashError(f"{directory} cannot be written: {error.strerror}") from None
     return reports.DriveJobs(list(map(str, paths)))
 
 

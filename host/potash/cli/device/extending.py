@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import restated
 from potash_firmware.extension_limits import ExtensionError
 
 if TYPE_CHECKING:
@@ -20,10 +20,8 @@ def loaded(sources: Sequence[str]) -> Extensions | None:
         return None
     from potash_firmware import extension_files
 
-    try:
+    with restated(ExtensionError):
         return extension_files.load(sources)
-    except ExtensionError as error:
-        raise PotashError(str(error)) from None
 
 
 def use(sources: Sequence[str]) -> None:

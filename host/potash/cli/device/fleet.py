@@ -25,7 +25,7 @@ from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, combining, r
 from potash.fleet.datasets import numbered
 from potash.fleet.fleet import PATIENCE
 from potash.sdk.accelerator import Argument
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.tables import columns
 from potash.units import Parsed
 
@@ -34,10 +34,8 @@ SHOWN = 20
 
 
 def _read(text: str) -> FleetFile:
-    try:
+    with restated(PotashError, to=ValueError):
         return read_fleet(Path(text))
-    except PotashError as error:
-        raise ValueError(str(error)) from None
 
 
 class FleetDrive(NamedTuple):

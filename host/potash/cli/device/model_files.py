@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from potash.cli.progress import ticking
-from potash.files import about, read_whole
+from potash.files import read_whole
 from potash.models.process import isolated
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.progress import Progress
 
 P = ParamSpec("P")
@@ -27,5 +28,5 @@ def isolated_on(
     path: Path, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
 ) -> Result:
     """Call it in a process of its own, and say which file what it refuses is about."""
-    with about(path), ticking(f"working on {path.name}"):
+    with restated(PotashError, path), ticking(f"working on {path.name}"):
         return isolated(function, *args, **kwargs)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from potash.cli.device.extending import warn_of_policies
 from potash.cli.progress import ticking
 from potash.files import replacing
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sections import MODELLED, ON_FLASH, STEPPED, TimeSection
 from potash_device.cores import DEFAULT
 from potash_device.flash.rates import PAGE, ProfileError
@@ -92,10 +92,8 @@ def modelled(
             f"--drive {section.drive}: this machine has not enough memory for the model of a "
             "drive of this size; make it smaller"
         ) from None
-    try:
+    with restated(FtlError):
         _prepare(drive)
-    except FtlError as error:
-        raise PotashError(str(error)) from None
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
@@ -155,10 +153,8 @@ def require_scheduler(section: TimeSection, settings: RpuSettings) -> None:
     from potash_firmware.rpu.timing import schedulers
 
     registered = {} if extensions is None else extensions.schedulers
-    try:
+    with restated(schedulers.SchedulerError, "--scheduler"):
         schedulers.named(compute.scheduler, compute.units, registered)
-    except schedulers.SchedulerError as error:
-        raise PotashError(f"--scheduler: {error}") from None
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:

@@ -28,9 +28,8 @@ from potash.cli.device.modelled_time import (
 )
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
-from potash.files import about
 from potash.observing.status import also_at, status_socket
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sections import LIBUBPF, MODELLED
 from potash.tracing.recording import TRACES, lines, recording
 from potash.units import human, parse_size
@@ -301,7 +300,7 @@ def _with_memory_bar(settings: DeviceSettings, drive: Drive, controllers: int) -
     sizes = first_memories(drive.shapes, controllers)
     if not sizes:
         raise PotashError("--memory-bar is for a drive with a memory namespace")
-    with about("--memory-bar", ValueError):
+    with restated(ValueError, "--memory-bar"):
         for size in sizes.values():
             require_size(size)
     return replace(settings, board=replace(settings.board, memory_bar=max(sizes.values())))
@@ -324,7 +323,7 @@ def _why(error: OSError, socket: Path) -> str:
 def _drive(config: configuration.Configuration, *, locked: bool = True) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
     section = config.device
-    try:
+    with restated((shapes.DriveError, MediaError)):
         return Drive.open(
             section.media,
             config.shapes,
@@ -333,10 +332,6 @@ def _drive(config: configuration.Configuration, *, locked: bool = True) -> Drive
             read_only=section.read_only,
             locked=locked or section.media is None,
         )
-    except shapes.DriveError as error:
-        raise PotashError(str(error)) from None
-    except MediaError as error:
-        raise PotashError(error.strerror) from None
 
 
 def _is_new(media: Path) -> bool:
@@ -346,22 +341,18 @@ def _is_new(media: Path) -> bool:
 
 def load_state(device: Device, path: Path) -> None:
     """Raises PotashError."""
-    try:
+    with restated(OSError, f"the state in {path} cannot be loaded"):
         device.load(path.read_bytes())
-    except OSError as error:
-        raise PotashError(f"the state in {path} cannot be loaded: {error.strerror}") from None
 
 
 def save_state(device: Device, path: Path) -> None:
     """The file is there whole, or not at all. Raises PotashError."""
     new = path.with_name(path.name + ".new")
-    try:
+    with restated(OSError, f"the state cannot be saved in {path}"):
         state = device.save()
         new.touch(mode=0o600)
         new.write_bytes(state)
         new.rename(path)
-    except OSError as error:
-        raise PotashError(f"the state cannot be saved in {path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
+from potash.sdk.errors import restated
 from potash.sweep import networks as known
 from potash.sweep import points, space
 from potash.sweep.networks import Network
@@ -105,11 +106,9 @@ def sweep(
     """
     work_pool = pool(carry_out, jobs, scheduler)
     against = tuple(dict.fromkeys(against))
-    try:
+    with restated(space.SpaceError, "--vary", click.UsageError):
         axes = [space.axis(text) for text in varied or space.DEFAULT]
         cores = list(space.cores(axes, config or CORES["paper"], parameters_of(build, assumed)))
-    except space.SpaceError as error:
-        raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
     with showing(steps=True) as progress, work_pool as work:
         found = points.swept(cores, tried, against, work, progress)

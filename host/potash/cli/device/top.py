@@ -12,7 +12,7 @@ from potash.cli.drive.common import as_json, json_option, say
 from potash.observing.rates import Interval, Rates, between
 from potash.observing.screen import lines
 from potash.observing.status import ask, running, status_socket
-from potash.sdk.errors import DeviceNotFound, PotashError
+from potash.sdk.errors import DeviceNotFound, PotashError, restated
 from potash.units import Real
 from potash_firmware.snapshot import Snapshot
 
@@ -107,9 +107,7 @@ def _serve(socket: Path, interval: float, port: int) -> None:
         raise PotashError(
             "the screen in a browser takes the package textual-serve; install potash[web]"
         ) from None
-    try:
+    with restated(OSError, f"port {port} of 127.0.0.1"):
         found = web.PrivateServer(socket, interval, port)
-    except OSError as error:
-        raise PotashError(f"port {port} of 127.0.0.1: {error.strerror or error}") from None
     click.echo(f"the screen is at {found.address} (Ctrl-C ends it)")
     found.run()

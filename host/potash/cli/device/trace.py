@@ -14,7 +14,7 @@ from potash.cli.device.vta_options import readable_file
 from potash.cli.drive.common import as_json, json_option, output_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.signals import Handler, handling
 from potash.tracing import recording
 from potash_device.vta.timing.parameters import BUILDS, Parameters
@@ -86,10 +86,8 @@ def _run(command: Sequence[str]) -> int:
         command = [sys.executable, "-m", "potash.cli.main", *command]
     # At a terminal the child gets its own. Not ignored, as that is what the child would inherit.
     with handling({signal.SIGINT: lambda *_: None}):
-        try:
+        with restated(OSError, f"{command[0]} cannot be run"):
             child = subprocess.Popen(command)
-        except OSError as error:
-            raise PotashError(f"{command[0]} cannot be run: {error.strerror}") from None
         passing: dict[int, Handler] = {
             number: lambda one, _: child.send_signal(one)
             for number in (signal.SIGTERM, signal.SIGHUP)

@@ -9,9 +9,9 @@ from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_clock import roofline, time, trace
 from potash.cli.drive.common import as_json, json_option, output_option, positive, say
 from potash.cli.progress import showing
-from potash.files import STREAM, about, read_whole, replacing, write_whole
+from potash.files import STREAM, read_whole, replacing, write_whole
 from potash.schema import encode
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.tables import columns
 from potash.units import Parsed, human
 from potash_device.vta import assembly, figures
@@ -89,7 +89,7 @@ def run(
                 engine=engine,
                 order=Order(order),
             )
-            with about(insns, StreamError):
+            with restated(StreamError, insns):
                 core.execute(stream)
             write_whole(file, image, output, progress)
     count = len(stream) // INSTRUCTION_BYTES

@@ -15,8 +15,8 @@ from potash.cli.device import vta_reports as reports
 from potash.cli.device.model_files import isolated_on, read_model
 from potash.cli.drive.common import json_option, output_option, say, together
 from potash.cli.progress import showing, ticking
-from potash.files import STREAM, about, replacing
-from potash.sdk.errors import PotashError
+from potash.files import STREAM, replacing
+from potash.sdk.errors import PotashError, restated
 from potash.tables import columns
 from potash.units import Parsed, completing, human
 from potash.vta.layers import LAYERS, THREADS, ModelTime, Tiles, Timed, timed
@@ -229,12 +229,12 @@ def trace(
 
 def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
     """The clock's parameters. Raises PotashError for those that no core has."""
-    with about("--set", ParameterError):
+    with restated(ParameterError, "--set"):
         return dataclasses.replace(BUILDS[build], **dict(assumed))  # type: ignore[arg-type]  # checked there
 
 
 def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters) -> Timing:
-    with about(insns, StreamError), ticking("timing the stream"):
+    with restated(StreamError, insns), ticking("timing the stream"):
         return timing.run(config, parameters, stream)
 
 

@@ -6,8 +6,8 @@ import click
 
 from potash.cli.drive import common
 from potash.cli.drive.common import Decorator, WritableFile
-from potash.files import about, read_whole
-from potash.sdk.errors import PotashError
+from potash.files import read_whole
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.progress import Progress
 from potash.units import Parsed, completing, parse_shape, quadword
 from potash_device.vta.config import CORES, DRAM_BASE, Config, ConfigError
@@ -21,7 +21,7 @@ def _config(text: str) -> Config:
     if text in CORES:
         return CORES[text]
     try:
-        with about(text, ConfigError):
+        with restated(ConfigError, text):
             return Config.from_file(Path(text))
     except FileNotFoundError:
         raise PotashError(f"{text!r} is neither a core ({', '.join(CORES)}) nor a file") from None

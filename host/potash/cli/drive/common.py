@@ -21,7 +21,7 @@ from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import PotashError, restated
 from potash.sdk.targets import Range
 from potash.units import Parsed, parse_size
 
@@ -253,10 +253,8 @@ def program_of(path: Path, run_time: str | None = None) -> bytes:
     image = _built(path)
     if run_time is None:
         return image
-    try:
+    with restated(RunTimeError, f"--runtime {run_time}"):
         return with_run_time(image, run_time)
-    except RunTimeError as error:
-        raise PotashError(f"--runtime {run_time}: {error}") from None
 
 
 def _built(path: Path) -> bytes:

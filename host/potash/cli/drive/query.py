@@ -28,7 +28,7 @@ from potash.columns.query import ALL
 from potash.columns.stored import BLOCKS, blocks_named, drive_with, stored_at
 from potash.files import STREAM, replacing
 from potash.sdk import Device
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import InvalidRequest, PotashError, restated
 from potash.sdk.progress import Progress
 from potash.tables import columns as lines_of
 
@@ -202,10 +202,8 @@ def _stored(
     if file.startswith(BLOCKS):
         if lba is not None:
             raise click.UsageError("--lba is for a FILE that is to be written to the drive")
-        try:
+        with restated(InvalidRequest, to=click.UsageError):
             blocks_named(file)
-        except InvalidRequest as error:
-            raise click.UsageError(str(error)) from None
         stored = stored_at(drive, file)
     elif lba is not None:
         if drive.block_device is not None:
