@@ -14,6 +14,7 @@ import pytest
 
 from potash.cli.app import run_app
 from potash.vm.qemu import installed
+from support import prepared
 from support.models import ISOLATED, in_this_process
 from support.processes import children
 
@@ -197,6 +198,7 @@ def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
     monkeypatch.chdir(here)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     monkeypatch.setattr(ISOLATED, in_this_process)
+    prepared.server()  # which stays
     processes = children(os.getpid())
     with monkeypatch.context() as patch:
         case.change(patch)

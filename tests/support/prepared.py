@@ -52,10 +52,10 @@ class Forked:
         self.returncode: int | None = None
         self._code, reported = os.pipe2(os.O_CLOEXEC)
         try:
-            socket.send_fds(_server(), [json.dumps(request).encode()], [reported, *descriptors])
+            socket.send_fds(server(), [json.dumps(request).encode()], [reported, *descriptors])
         finally:
             os.close(reported)
-        self.pid = int(_server().recv(32))
+        self.pid = int(server().recv(32))
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,8 @@ def _stream(kind: int, mode: str, stack: contextlib.ExitStack) -> tuple[IO[bytes
 
 
 @functools.cache
-def _server() -> socket.socket:
+def server() -> socket.socket:
+    """The socket of this process's process that is forked, which runs from the first call on."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         command = [sys.executable, "-P", __file__, str(its.fileno())]
