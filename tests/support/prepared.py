@@ -31,7 +31,7 @@ from potash_firmware.apu.process import die_with_parent, keep_open
 LONGEST = 1 << 17
 """Bytes of a request, most of which are environment variables."""
 DESCRIPTORS = 64
-AT_START = ("PYTHON", "NUMBA_", "LD_", "OMP_", "OPENBLAS_", "COVERAGE_")
+AT_START = ("PYTHONPATH", "NUMBA_", "LD_", "OMP_", "OPENBLAS_")
 """Beginnings of the names of variables that are read when Python or a library starts."""
 
 
