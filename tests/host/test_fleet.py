@@ -125,8 +125,10 @@ def devices_with(media: Path) -> list[int]:
     found = []
     for pid in descendants(os.getpid()):
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0") if name(pid) else []
-        if "--config" in words and str(media) in Path(words[-2]).read_text():
-            found.append(pid)
+        if "--config" in words:
+            file = Path(words[words.index("--config") + 1])
+            if str(media) in file.read_text():
+                found.append(pid)
     return found
 
 

@@ -9,6 +9,7 @@ of which each process of tests has one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import functools
 import importlib
@@ -19,7 +20,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn, Self
 
@@ -31,11 +34,13 @@ from potash_firmware.apu.process import die_with_parent, keep_open
 LONGEST = 1 << 17
 """Bytes of a request, most of which are environment variables."""
 DESCRIPTORS = 64
+LONGEST_LINE = 4096
 AT_START = ("PYTHONPATH", "NUMBA_", "LD_", "OMP_", "OPENBLAS_")
 """Beginnings of the names of variables that are read when Python or a library starts."""
 
 
 STARTED = dict(os.environ)
+_starting = threading.Lock()
 
 
 class Forked:
@@ -50,12 +55,13 @@ class Forked:
     ) -> None:
         self.stdin, self.stdout = stdin, stdout
         self.returncode: int | None = None
-        self._code, reported = os.pipe2(os.O_CLOEXEC)
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        self._reports = open(reading, "rb", buffering=0)  # noqa: SIM115 - `wait` closes it
         try:
-            socket.send_fds(server(), [json.dumps(request).encode()], [reported, *descriptors])
+            socket.send_fds(server(), [json.dumps(request).encode()], [writing, *descriptors])
         finally:
-            os.close(reported)
-        self.pid = int(server().recv(32))
+            os.close(writing)
+        self.pid = int(self._reports.readline())
 
     def __enter__(self) -> Self:
         return self
@@ -74,10 +80,12 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
-            if not select.select([self._code], [], [], timeout)[0]:
+            reports = select.poll()
+            reports.register(self._reports, select.POLLIN)
+            if not reports.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            with open(self._code) as reported:
-                self.returncode = int(reported.read())
+            with self._reports:
+                self.returncode = int(self._reports.readline())
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -144,12 +152,17 @@ def _stream(kind: int, mode: str, stack: contextlib.ExitStack) -> tuple[IO[bytes
     return open(ours, mode), its
 
 
-@functools.cache
 def server() -> socket.socket:
-    """The socket of this process's process that is forked, which runs from the first call on."""
+    """The socket of the process that is forked, which the first who asks starts."""
+    with _starting:
+        return _started()
+
+
+@functools.cache
+def _started() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
-        command = [sys.executable, "-P", __file__, str(its.fileno())]
+        command = [sys.executable, "-P", __file__, str(its.fileno()), " " * LONGEST_LINE]
         descriptors = [its.fileno()]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=STARTED)
     return ours
@@ -169,16 +182,15 @@ def _main(control: socket.socket) -> None:
     events = select.poll()
     events.register(control, select.POLLIN)
     running: dict[int, tuple[int, int]] = {}
-    """The process, and where its exit code goes, by the process's descriptor."""
+    """The process, and where its exit code is reported, by the process's descriptor."""
     while True:
         for ready, _ in events.poll():
             if ready != control.fileno():
                 pid, reported = running.pop(ready)
                 events.unregister(ready)
                 os.close(ready)
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with contextlib.suppress(BrokenPipeError), open(reported, "w") as stream:
-                    stream.write(str(code))
+                _report(reported, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                os.close(reported)
                 continue
             message, received, _, _ = socket.recv_fds(control, LONGEST, DESCRIPTORS)
             if not message:
@@ -188,12 +200,24 @@ def _main(control: socket.socket) -> None:
             if not pid:
                 die_with_parent(parent)
                 _become(json.loads(message), received[1:])
-            control.send(str(pid).encode())
+            _report(received[0], pid)
             process = os.pidfd_open(pid)
             running[process] = pid, received[0]
             events.register(process, select.POLLIN)
             for descriptor in received[1:]:
                 os.close(descriptor)
+
+
+def _report(descriptor: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, f"{number}\n".encode())
+
+
+def _show(words: Sequence[str]) -> None:
+    """Have these be the command line of this process, by which tests find it (proc(5))."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    shown = "\0".join(words).encode().ljust(end - start, b"\0")
+    ctypes.memmove(start, shown, end - start)
 
 
 def _become(request: dict[str, Any], received: list[int]) -> NoReturn:
@@ -210,6 +234,7 @@ def _become(request: dict[str, Any], received: list[int]) -> NoReturn:
     os.environ.update(request["environment"])
     sys.path[:0] = request["path"]
     sys.argv = [request["module"], *request["arguments"]]
+    _show(sys.argv)
     importlib.import_module(request["module"]).main()
     sys.exit()
 
