@@ -23,9 +23,8 @@ from potash.sdk.errors import PotashError
 from potash.sdk.progress import silent
 from potash.sweep import networks, points, space
 from potash.sweep.networks import Network
-from potash.sweep.points import Point
+from potash.sweep.points import Outcome, Point, Task, carry_out
 from potash.sweep.space import Core, SpaceError
-from potash.sweep.tasks import Outcome, Task, carry_out
 from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import CORES, Config
 from potash_device.vta.timing.parameters import PYNQ

@@ -114,6 +114,8 @@ def _opened(file: IO[bytes], name: str) -> Iterator[NpzFile]:
     try:
         with np.load(file, allow_pickle=False) as found:
             yield found
+    except PolicyError:
+        raise
     except _DAMAGED as error:
         said = error if isinstance(error, StateError | ProfileError) else "it is damaged"
         raise StateError(f"this is no state of {name}: {said}") from error
@@ -185,17 +187,7 @@ def _rows(found: NpzFile, name: str) -> list[tuple[int, int, int]]:
 
 def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
     """The drive in a file. Raises StateError, and what `Drive` does."""
-    try:
-        return _load(file, policies)
-    except PolicyError:
-        raise
-    except _DAMAGED as error:
-        said = error if isinstance(error, StateError | ProfileError) else "it is damaged"
-        raise StateError(f"this is no state of a drive: {said}") from error
-
-
-def _load(file: IO[bytes], policies: Policies | None) -> Drive:
-    with np.load(file, allow_pickle=False) as found:
+    with _opened(file, "a drive") as found:
         if "custom" in found:
             raise StateError("it is not of the FTL page; give the --extend and --ftl that wrote it")
         drive = Drive(_profile(found), policies)
@@ -207,8 +199,8 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
             if read.shape != empty.shape or read.dtype != empty.dtype:
                 raise StateError(f"{name} has the wrong size")
             empty[:] = read
-    _check(drive)
-    _complete(drive)
+        _check(drive)
+        _complete(drive)
     return drive
 
 

@@ -144,21 +144,20 @@ def document(results: Iterable[Result]) -> Report:
 def table(results: Sequence[Result]) -> list[str]:
     """The results as text."""
     heads = ("", "metric", "unit", "value", "baseline", "ratio", "lowest", "highest", "pairs")
-    rows: list[tuple[str, ...]] = [heads]
-    for one in results:
-        rows.append(
-            (
-                one.name,
-                one.metric,
-                one.unit,
-                _figure(one.value),
-                _figure(one.baseline.value) if one.baseline else "",
-                f"{one.ratio:.2f}" if one.ratio is not None else "",
-                *(f"{end:.2f}" if one.baseline else _figure(end) for end in one.spread),
-                str(one.pairs),
-            )
+    rows = [
+        (
+            one.name,
+            one.metric,
+            one.unit,
+            _figure(one.value),
+            _figure(one.baseline.value) if one.baseline else "",
+            f"{one.ratio:.2f}" if one.ratio is not None else "",
+            *(f"{end:.2f}" if one.baseline else _figure(end) for end in one.spread),
+            str(one.pairs),
         )
-    return columns(rows, "<<<>")
+        for one in results
+    ]
+    return columns([heads, *rows], "<<<>")
 
 
 def _figure(value: float) -> str:

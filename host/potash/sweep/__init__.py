@@ -2,6 +2,6 @@
 
 - `space`: the varied parameters, and the cores that result;
 - `networks`: the networks, as shapes of convolutions and matrix products;
-- `tasks`: a shape on a core, which `fleet.workers` carry out;
-- `points`: the results of a core on a network, and the cores that are worth their costs.
+- `points`: the results of a core on a network, for which `fleet.workers` time its shapes, and the
+  cores that are worth their costs.
 """

@@ -1,4 +1,7 @@
-"""The results of each core on each network, and the cores that are worth their costs."""
+"""The results of each core on each network, and the cores that are worth their costs.
+
+Processes of their own schedule and time each shape of a layer on each core.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Self
@@ -7,10 +10,12 @@ from csd_spec.reporting import Count
 from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
 from potash.sweep.space import Core
-from potash.sweep.tasks import Outcome, Task
-from potash_device.vta import figures
+from potash.vta.scheduled import STEPS
+from potash_device.vta import figures, timing
 from potash_device.vta.config import Config, ReportedConfig
 from potash_device.vta.timing.parameters import Parameters, ReportedParameters
+from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d
+from potash_firmware.vta_runtime.schedules.search import stream_of
 
 GIGA = 1e9
 
@@ -31,6 +36,31 @@ COSTS: Mapping[str, Callable[[Config, Parameters], int]] = {
     "bandwidth": lambda _, parameters: parameters.bus_bytes,
 }
 """Costs of a core: bytes of buffers, multipliers, bytes of a channel in a cycle."""
+
+
+class Task(NamedTuple):
+    """A shape to be cut into tiles for a core, and timed on its clock."""
+
+    shape: Conv2d
+    config: Config
+    parameters: Parameters
+
+
+class Outcome(NamedTuple):
+    """Cycles that it takes, or why there is no schedule."""
+
+    cycles: int | None
+    reason: str = ""
+
+
+def carry_out(task: Task) -> Outcome:
+    """Find the best schedule and its cycles; with the shift and the clamps of a quantised layer."""
+    shape, config, parameters = task
+    try:
+        plan = conv2d(shape, config, STEPS, parameters=parameters)
+        return Outcome(timing.run(config, parameters, stream_of(plan)).cycles)
+    except ScheduleError as error:
+        return Outcome(None, str(error))
 
 
 class Point(NamedTuple):

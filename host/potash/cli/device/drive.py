@@ -369,18 +369,17 @@ def plot(
 def _plot_lines(found: Sequence[Window]) -> list[str]:
     heads = ("s", "GiB written", "amplification", "writes: p50 µs", "p99", "p99.9")
     reads = any(one.reads for one in found)
-    rows: list[Sequence[str]] = [(*heads, *(("reads: p50 µs", "p99", "p99.9") if reads else ()))]
-    for one in found[:: max(1, len(found) // SHOWN)]:
-        rows.append(
-            (
-                f"{one.seconds:.3f}",
-                f"{one.written / 2**30:.2f}",
-                f"{one.write_amplification:.3f}",
-                *(
-                    f"{figure:.1f}" if some else ""
-                    for some in ((one.writes, one.reads) if reads else (one.writes,))
-                    for figure in some or (0.0,) * 3
-                ),
-            )
+    rows = [
+        (
+            f"{one.seconds:.3f}",
+            f"{one.written / 2**30:.2f}",
+            f"{one.write_amplification:.3f}",
+            *(
+                f"{figure:.1f}" if some else ""
+                for some in ((one.writes, one.reads) if reads else (one.writes,))
+                for figure in some or (0.0,) * 3
+            ),
         )
-    return columns(rows, ">")
+        for one in found[:: max(1, len(found) // SHOWN)]
+    ]
+    return columns([(*heads, *(("reads: p50 µs", "p99", "p99.9") if reads else ())), *rows], ">")

@@ -20,8 +20,7 @@ from potash.sdk.errors import restated
 from potash.sweep import networks as known
 from potash.sweep import points, space
 from potash.sweep.networks import Network
-from potash.sweep.points import COSTS, Point
-from potash.sweep.tasks import carry_out
+from potash.sweep.points import COSTS, Point, carry_out
 from potash.tables import columns
 from potash.units import completing, human
 from potash.vta.layers import LAYERS
@@ -141,23 +140,21 @@ def _table(points: Sequence[Point], everything: bool) -> list[str]:
     shown = [point for point in points if point.feasible and (everything or point.front)]
     if not shown:
         return ["  no configuration is feasible"]
-    rows: list[Sequence[str]] = [
-        ("", *points[0].varied, "SRAM", "multipliers", "bus bytes", "ms", "GOP/s", "of its peak")
-    ]
-    for point in sorted(shown, key=lambda one: one.latency):
-        rows.append(
-            (
-                "*" if point.front else "",
-                *(f"{value:g}" for value in point.varied.values()),
-                human(point.sram_bytes or 0),
-                str(point.multipliers),
-                str(point.bus_bytes),
-                f"{point.latency * 1e3:.3f}",
-                f"{point.gops or 0:.1f}",
-                f"{point.utilisation or 0:.1%}",
-            )
+    heads = ("SRAM", "multipliers", "bus bytes", "ms", "GOP/s", "of its peak")
+    rows = [
+        (
+            "*" if point.front else "",
+            *(f"{value:g}" for value in point.varied.values()),
+            human(point.sram_bytes or 0),
+            str(point.multipliers),
+            str(point.bus_bytes),
+            f"{point.latency * 1e3:.3f}",
+            f"{point.gops or 0:.1f}",
+            f"{point.utilisation or 0:.1%}",
         )
-    return columns(rows)
+        for point in sorted(shown, key=lambda one: one.latency)
+    ]
+    return columns([("", *points[0].varied, *heads), *rows])
 
 
 def _summary(points: Sequence[Point]) -> list[str]:
