@@ -14,7 +14,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
 from csd_spec.chains import MOST_STEPS
@@ -198,23 +198,13 @@ HEAD_LIMIT = 1 << 20
 """Most bytes of JSON."""
 
 
-class SavedOutcome(TypedDict, total=False):
-    """An `Outcome`."""
-
-    consumed: int
-    produced: int
-    return_value: int
-    modelled: int
-    steps: int
-    ended: int
-
-
 class SavedAccelerator(TypedDict):
-    """An accelerator; `firmware` is the slot and the length of each image."""
+    """An accelerator; `outcome` is an `Outcome`, and `firmware` the slot and the length of each
+    image."""
 
     state: str
     active: int | None
-    outcome: SavedOutcome
+    outcome: dict[str, int]
     input_length: int | None
     input_ranges: tuple[ByteRange, ...]
     output_ranges: tuple[ByteRange, ...]
@@ -339,7 +329,8 @@ def _restore(
         raise ValueError("too many blocks are granted")
     if saved["state"] not in JobState.__members__:
         raise ValueError(f"an accelerator cannot be {saved['state']}")
-    outcome = Outcome(**saved["outcome"])
+    known = saved["outcome"].keys() & {one.name for one in fields(Outcome)}
+    outcome = Outcome(**{name: saved["outcome"][name] for name in known})
     if not outcome.ended <= outcome.steps <= MOST_STEPS:
         raise ValueError(f"{outcome.ended} of {outcome.steps} steps cannot have ended")
     return (JobState[saved["state"]], active, outcome, buffers, firmware), images

@@ -18,7 +18,7 @@ from csd_spec.text import plain
 from nvme_spec.queues import BROADCAST_NSID
 from potash.files import STREAM, replacing, require_writable
 from potash.schema import encode
-from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
+from potash.sdk import VFIO_USER_SCHEME, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
 from potash.sdk.errors import PotashError, restated
@@ -204,11 +204,20 @@ def opened(name: str) -> Iterator[Device]:
         yield device
 
 
-@contextlib.contextmanager
-def accelerator_of(name: str, identifier: int | None) -> Iterator[Accelerator]:
-    """One accelerator of a device. Raises what `opened` and `Device.accelerator` do."""
-    with opened(name) as device:
-        yield device.accelerator(identifier)
+def opening(
+    part: Callable[[Device, int | None], T],
+) -> Callable[[str, int | None], contextlib.AbstractContextManager[T]]:
+    """Make a context manager that opens a device as `opened` does, and gives a part of it."""
+
+    @contextlib.contextmanager
+    def opened_part(name: str, identifier: int | None) -> Iterator[T]:
+        with opened(name) as device:
+            yield part(device, identifier)
+
+    return opened_part
+
+
+accelerator_of = opening(Device.accelerator)
 
 
 def read_input(path: Path) -> bytes:

@@ -1,8 +1,7 @@
 """`potash cp`: programs that a drive runs on its memory namespaces."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -15,6 +14,7 @@ from csd_spec.timing import TimingLog
 from potash.cli.drive import common
 from potash.cli.drive.common import BYTES, NamedRange
 from potash.cli.progress import showing
+from potash.sdk import Device
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
 from potash.sdk.errors import CommandFailed, PotashError
 from potash.sdk.memory_namespace import Bytes
@@ -97,6 +97,7 @@ def _step(text: str) -> _Step:
 
 
 compute_option = common.namespace_option("the compute")
+_compute = common.opening(Device.compute_namespace)
 index_option = click.option(
     "--index", type=click.IntRange(0, 0xFFFF), required=True, help="The program index."
 )
@@ -108,12 +109,6 @@ def cp() -> None:
 
     DEVICE is /dev/nvme0n1 or /dev/nvme0, vfio-user:SOCKET or the socket's path.
     """
-
-
-@contextlib.contextmanager
-def _compute(device: str, nsid: int | None) -> Iterator[ComputeNamespace]:
-    with common.opened(device) as one:
-        yield one.compute_namespace(nsid)
 
 
 @cp.command(name="list")

@@ -15,8 +15,8 @@ from csd_spec.reporting import Count
 from nvme_spec.key_value import LONGEST_KEY
 from potash.cli.drive import common
 from potash.files import STREAM
+from potash.sdk import Device
 from potash.sdk.errors import PotashError
-from potash.sdk.kv_namespace import KeyValueNamespace
 from potash.units import Parsed, human
 
 _HEX = "hex:"
@@ -59,6 +59,7 @@ def show_key(key: bytes) -> str:
 KEY = Parsed("KEY", parse_key)
 key_argument = click.argument("key", type=KEY)
 namespace_option = common.namespace_option("the key value")
+_values = common.opening(Device.kv_namespace)
 
 
 @click.group()
@@ -68,12 +69,6 @@ def kv() -> None:
     DEVICE is /dev/nvme0 or /dev/ng0n1, vfio-user:SOCKET or the socket's path. A KEY is text of 1 to
     16 bytes, or hex:BYTES.
     """
-
-
-@contextlib.contextmanager
-def _values(device: str, nsid: int | None) -> Iterator[KeyValueNamespace]:
-    with common.opened(device) as opened:
-        yield opened.kv_namespace(nsid)
 
 
 @kv.command()

@@ -1,7 +1,6 @@
 """`potash slm`: the bytes of a drive's memory namespaces."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,6 +13,7 @@ from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive import common
 from potash.cli.drive.common import BLOCKS, BYTES, NamedRange
 from potash.cli.progress import showing
+from potash.sdk import Device
 from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace, PeerBytes, Source
 from potash.units import Size, human
 
@@ -44,6 +44,7 @@ start_option = click.option(
 length_option = click.option(
     "--data-len", "length", type=Size(0), required=True, help="Number of bytes."
 )
+_memory = common.opening(Device.memory_namespace)
 
 
 @click.group()
@@ -54,12 +55,6 @@ def slm() -> None:
     lengths are multiples of 4. Memory is cleared when a host disconnects, and over vfio-user each
     command is a separate host: use "potash acc shell" for several commands.
     """
-
-
-@contextlib.contextmanager
-def _memory(device: str, nsid: int | None) -> Iterator[MemoryNamespace]:
-    with common.opened(device) as one:
-        yield one.memory_namespace(nsid)
 
 
 @slm.command(name="list")
