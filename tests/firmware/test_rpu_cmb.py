@@ -16,7 +16,7 @@ AT = 1 << 40
 SQ, CQ = AT, AT + 0x1_0000
 LIST, BUFFER = AT + 0x4_0000, AT + 0x8_0000
 
-WRITE, READ, IDENTIFY = 1, 2, 6
+WRITE, READ, IDENTIFY, SANITIZE = 1, 2, 6, 0x84
 DATA_TRANSFER_ERROR, INVALID_USE = 0x04, 0x12
 SGL_BLOCK, SGL_LAST_SEGMENT = 0x00, 0x30
 
@@ -197,6 +197,27 @@ def test_it_is_used_as_before_after_a_controller_reset(host: Host) -> None:
     host.disable()
     host.enable()
     round_trip(host, host.create_io_queue(base=SQ), BUFFER, DATA)
+
+
+def test_a_sanitize_operation_leaves_its_queues_alone(host: Host) -> None:
+    queue = host.create_io_queue(base=SQ + PAGE)
+    round_trip(host, queue, BUFFER, BUFFER + 8 * PAGE)
+    for at in (AT, queue.sq - 6, queue.sq + 16 * 64, queue.cq - 6, AT + SIZE - 6):
+        host.put(b"secret", at)
+    queues = [host.data(16 * 64, queue.sq), host.data(16 * 16, queue.cq)]
+    host.place(host.admin, SANITIZE, 7, cdws=(2,))
+    host.ring(host.admin)
+    host.service()
+    while host.executor.waiting:
+        host.executor.run_all()
+        host.service()
+    assert [each.status for each in host.reap(host.admin)] == [0]
+    assert [host.data(16 * 64, queue.sq), host.data(16 * 16, queue.cq)] == queues
+    left = host.data(SIZE, AT)
+    for content in queues:
+        left = left.replace(content, b"", 1)
+    assert not any(left)
+    round_trip(host, queue, BUFFER, BUFFER + 8 * PAGE)
 
 
 def test_data_at_addresses_of_nobody_is_still_an_error(host: Host) -> None:

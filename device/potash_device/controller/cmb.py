@@ -7,7 +7,7 @@ from those of the BAR. They come before the host's own memory.
 Source: NVM Express Base Specification 2.0, section 8.5 and 3.1.3.11, 3.1.3.12, 3.1.3.16, 3.1.3.17.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,6 +74,18 @@ class ControllerMemoryBuffer(BarMemory):
             CmbSize(uses=self.uses, sz=self.size // _UNIT),
             CmbStatus(cbai=control.cmse and not valid),
         )
+
+    def clear_all_but(self, kept: Iterable[tuple[int, int]]) -> None:
+        """Zeroes again, but for the parts of it at these addresses, each with a length."""
+        base, at = self.base, 0
+        for address, length in sorted(kept) if base is not None else ():
+            start = address - (base or 0)
+            if 0 <= start < self.size:
+                if start > at:
+                    self.memory.media.punch(at, start - at)
+                at = max(at, start + length)
+        if at < self.size:
+            self.memory.media.punch(at, self.size - at)
 
 
 class CmbSpace:

@@ -6,6 +6,7 @@ Source: NVM Express Base Specification 2.0, section 3.1.3.24 and 3.1.3.25 (doorb
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from nvme_spec.queues import COMPLETION_ENTRY_SIZE, SUBMISSION_ENTRY_SIZE
 from nvme_spec.registers import DOORBELL_BASE, DOORBELL_WIDTH
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.doorbell_page import DoorbellPage
@@ -42,6 +43,15 @@ class QueueSet:
         self.completions.clear()
         self.filled.clear()
         self.shadow = None
+
+    @property
+    def areas(self) -> list[tuple[int, int]]:
+        """Address and length of each queue."""
+        filled, emptied = self.submissions.values(), self.completions.values()
+        return [
+            *((queue.base, queue.size * SUBMISSION_ENTRY_SIZE) for queue in filled),
+            *((queue.base, queue.size * COMPLETION_ENTRY_SIZE) for queue in emptied),
+        ]
 
     @property
     def last_served(self) -> int:

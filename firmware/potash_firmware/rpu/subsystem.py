@@ -161,6 +161,7 @@ class Subsystem(Generic[Controller]):
             reports,
             self.firmware,
             self.memories,
+            boards,
             self.timing,
             apu.erase,
         )

@@ -20,6 +20,7 @@ from nvme_spec.identify.capabilities import Sanicap
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
+from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_device.saved import Section, fits
@@ -118,6 +119,8 @@ class Sanitizing(Part):
     firmware: FirmwareSlots
     memories: Sequence[Memories]
     """The memories of each controller."""
+    boards: Sequence[Board]
+    """The board of each controller."""
     timing: "ModelledTime | None"
     erase_accelerators: Callable[[], Signal]
     state: logs.SanitizeState = logs.SanitizeState.NEVER_SANITIZED
@@ -284,6 +287,9 @@ class Sanitizing(Part):
         for memories in self.memories:
             memories.renew()
         yield self.erase_accelerators()
+        for board in self.boards:
+            if board.cmb is not None:
+                yield partial(board.cmb.clear_all_but, board.queues.areas)
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(each.size for each in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
