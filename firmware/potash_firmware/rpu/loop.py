@@ -49,8 +49,11 @@ from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
 
-SPINS = 10
+SPINS = 40
 """Reads of the doorbells in vain, about a microsecond each, after which `Rpu.spin` gives up."""
+
+FEW_SPINS = 10
+"""The same while the media executor or the APU may answer, which only the device's loop hears."""
 
 
 class Rpu:
@@ -182,11 +185,13 @@ class Rpu:
         now = self._clock()
         until = now + PASS_TIME / len(hosts)
         spins, executing = 0, engine.executing
+        awaited = self._media_work.any_unfinished or not self._apu.idle
+        most = FEW_SPINS if awaited else SPINS
         polled = [host.queues for host in hosts if host.queues.polled]
         if not polled:
             return
         try:
-            while (spins < SPINS or executing or (deadlines.heap and deadlines.near)) and (
+            while (spins < most or executing or (deadlines.heap and deadlines.near)) and (
                 now < until
             ):
                 changed = False
