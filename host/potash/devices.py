@@ -24,18 +24,12 @@ STDERR = 2
 
 
 class Served(NamedTuple):
-    """A device that runs.
-
-    Attributes:
-        socket: path of its socket.
-        monitor: path at which QEMU creates the monitor with which the device stops its guest; None
-            where it stops none.
-        process: the device's process.
-        sockets: paths of the sockets of all its controllers.
-    """
+    """A device that runs, in a process; the socket of its first controller, and all sockets."""
 
     socket: Path
     monitor: Path | None
+    """The path at which QEMU creates the monitor with which the device stops its guest; None where
+    it stops none."""
     process: subprocess.Popen[bytes]
     sockets: tuple[Path, ...]
 

@@ -17,13 +17,8 @@ _WORD = 8
 
 
 class Peers:
-    """The other drives of the guest, as one drive sees them.
-
-    Args:
-        table: descriptor of the table that `Shared` has made.
-        memories: descriptors of the memory in BARs, by the numbers of the drives that share it.
-        own: the number of this drive.
-    """
+    """The other drives of the guest, as drive number `own` sees them: descriptors of the table that
+    `Shared` has made, and of the memory in BARs, by the numbers of the drives that share it."""
 
     def __init__(self, table: int, memories: Mapping[int, int], own: int) -> None:
         self._rows = memoryview(mmap.mmap(table, 0)).cast("Q")

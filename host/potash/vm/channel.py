@@ -75,11 +75,8 @@ class Command:
 class Channel:
     """The stream to the agent; it does not own the socket.
 
-    Args:
-        stream: the host's end.
-        life_limit: seconds that the guest may send nothing.
-        clock: the time of the guest, in seconds, by which all limits are measured. While it stands
-            still, no limit passes.
+    The guest may send nothing for `life_limit` seconds. All limits are measured by `clock`, the
+    guest's time in seconds: while it stands still, no limit passes.
     """
 
     def __init__(

@@ -46,14 +46,8 @@ class Emulator(NamedTuple):
 
 @dataclass(frozen=True)
 class GuestImages:
-    """The files that a guest is started from.
-
-    Attributes:
-        qemu: the program.
-        kernel: an uncompressed kernel with a PVH entry.
-        initrd: its file system.
-        cache: the cache with its snapshots.
-    """
+    """The files that a guest is started from: an uncompressed kernel with a PVH entry, and its file
+    system; `cache` has its snapshots."""
 
     qemu: Qemu
     kernel: Path

@@ -25,19 +25,12 @@ STOPPED_POLL = 1.0
 
 
 class Machine:
-    """A QEMU process; a context manager.
-
-    Args:
-        qemu: the program.
-        arguments: options of the machine and of its start.
-
-    Attributes:
-        qmp: its monitor.
-        control: the host's end of the stream to the guest's agent.
-    """
+    """A QEMU process, with options of the machine and of its start; a context manager."""
 
     qmp: Qmp
+    """Its monitor."""
     control: socket.socket
+    """The host's end of the stream to the guest's agent."""
 
     def __init__(self, qemu: Qemu, arguments: Sequence[str]) -> None:
         self._qemu = qemu
@@ -144,12 +137,8 @@ def _tail(descriptor: int) -> str:
 
 
 class Pauses:
-    """The guest's stops, from QEMU's events STOP and RESUME.
-
-    Args:
-        clock: seconds of the host's monotonic clock.
-        realtime: seconds of the clock that the events' times are of.
-    """
+    """The guest's stops, from QEMU's events STOP and RESUME, by the host's monotonic `clock`, in
+    seconds, and by `realtime`, which the events' times are of."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, realtime: Callable[[], float] = time.time

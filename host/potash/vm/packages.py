@@ -122,14 +122,8 @@ LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 
 @dataclass(frozen=True)
 class Closure:
-    """Packages with everything that they depend on, from one suite.
-
-    Attributes:
-        title: its name in progress reports.
-        suite: the suite preferred for them.
-        packages: their names.
-        exclude: paths (tar's patterns) that are not unpacked.
-    """
+    """The named packages with everything that they depend on, preferably from one suite. `title` is
+    its name in progress reports; paths of `exclude` (tar's patterns) are not unpacked."""
 
     title: str
     suite: str
@@ -179,12 +173,8 @@ def program_command(tree: Path, name: str) -> list[str]:
 class Archive:
     """The Debian archive. Its index is fetched when a tree is missing for the first time.
 
-    It is a context manager, inside which the cache's lock must be held.
-
-    Args:
-        cache: the cache with the trees.
-        mirror: the archive's address, or None to read it from the machine's configuration.
-        progress: called with what is being done.
+    It is a context manager, inside which the lock of the cache of trees must be held. Without a
+    `mirror`, the archive's address is read from the machine's configuration.
     """
 
     def __init__(self, cache: Cache, mirror: str | None, progress: Progress) -> None:

@@ -95,9 +95,7 @@ def connected(path: Path) -> socket.socket:
 class Monitor:
     """A connection to a monitor, of which this is the only client.
 
-    Args:
-        stream: a connected socket.
-        on_message: called in `service` with the greeting, each answer and each event.
+    `service` calls `on_message` with the greeting, each answer and each event.
     """
 
     def __init__(self, stream: socket.socket, on_message: Callable[[Message], object]) -> None:
@@ -157,9 +155,7 @@ class Monitor:
 class Qmp(Monitor):
     """A client that waits for answers, on a connected socket.
 
-    Args:
-        stream: the socket.
-        on_event: called with each event, in `execute` and `poll_events`.
+    `execute` and `poll_events` call `on_event` with each event.
     """
 
     def __init__(
@@ -216,11 +212,7 @@ class Qmp(Monitor):
 
 def require_monitor(path: Path) -> None:
     """Refuse a path where there is something other than a monitor of QEMU; QEMU may also start
-    later.
-
-    Raises:
-        PotashError: with a sentence for the user.
-    """
+    later. Raises PotashError."""
     if not path.exists():
         return
     if not path.is_socket():

@@ -70,17 +70,10 @@ def running_guest(
     quiet: bool = False,
     verbose: bool = False,
 ) -> Iterator[Guest]:
-    """A guest with its own drives, from nothing to its end.
-
-    Args:
-        drives: the configuration of each; that of the guest is in the first.
-        paths: number of controllers of each drive.
-        sockets: sockets of running devices, which are used instead.
-        monitors: paths at which their devices expect a monitor of QEMU, if they stop the guest.
-        refresh: download the packages again.
-        quiet: show no progress.
-        verbose: show what the device logs.
-    """
+    """A guest with its own drives, from nothing to its end. The configuration of the guest is that
+    in the first of the drives, each of which has as many controllers as `paths`. Devices that
+    listen at `sockets` are used instead; those that stop the guest expect QEMU at `monitors`. With
+    `refresh`, packages are downloaded again; with `verbose`, the device's log is shown."""
     config = drives[0]
     with ExitStack() as stack:
         with showing(steps=True, quiet=quiet) as progress:
