@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -169,6 +170,15 @@ def identify(guest: Guest, number: int) -> None:
     """Tell the drive which host a guest is."""
     script = "nvme set-feature /dev/nvme0 -f 0x81 --value=1 -l 16 -d /tmp/host"
     shell(guest, f"printf 'host %011d' {number} > /tmp/host; {script}")
+
+
+def await_access(guest: Guest, *states: str) -> None:
+    """Wait until Linux has read the states of each path's ANA group, of which an event notifies
+    it."""
+    until = time.monotonic() + LIMIT
+    while (found := shell(guest, "cat /sys/block/nvme0c?n1/ana_state").split()) != [*states]:
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
 
 
 EXAMPLES = examples_folder()

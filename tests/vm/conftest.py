@@ -14,13 +14,14 @@ from subprocess import CompletedProcess
 import pytest
 
 from potash.cli.app import run_app
+from potash.control import change_access
 from potash.vm.drive import device_process
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.booted import booted
 from support.extended import GUEST, written
 from support.shared_guests import SHARED_GUESTS
-from support.vm import WAITING, PotashGuest, fork_commands
+from support.vm import WAITING, PotashGuest, await_access, fork_commands, shell
 
 
 @pytest.fixture(scope="session")
@@ -66,12 +67,13 @@ def computational_guest(images: GuestImages, folder: Path, paths: int) -> Iterat
 def driven(
     images: GuestImages, folder: Path, options: Sequence[str], paths: int, namespaces: int = 1
 ) -> Iterator[Guest]:
-    """A guest with a drive that has `paths` controllers."""
+    """A guest with a drive that has `paths` controllers, which Linux uses in turn."""
     sockets = [folder / f"drive{number}" for number in range(paths)]
     with (
         device_process(sockets[0], *options, more=sockets[1:]),
         Guest(images, sockets[0], more=sockets[1:], namespaces=namespaces) as guest,
     ):
+        shell(guest, "echo round-robin | tee /sys/class/nvme-subsystem/*/iopolicy")
         yield guest
 
 
@@ -111,6 +113,20 @@ def linux(
     done = guest.capture(["sh", "-c", f"{clear} nvme reset /dev/nvme0 && dmesg -c"])
     assert done.code == 0, done
     assert b"unusual effects" not in done.stdout  # which Linux says of a command once
+
+
+@pytest.fixture
+def accelerator_path(linux: Guest) -> Iterator[None]:
+    """Linux uses the controller that has the accelerators, if the drive has two."""
+
+    def change(state: str) -> None:
+        for socket in linux.more:
+            change_access(socket, state)
+            await_access(linux, "optimized", state)
+
+    change("non-optimized")
+    yield
+    change("optimized")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The light commands in a guest: every accelerator command, and files where they are on the drive.
 
-What a program makes of a file is compared with plain Python, on files that lie in many pieces.
+What a program makes of a file is compared with plain Python, on files that lie in many pieces. Of a
+drive with two controllers, Linux is made to use one, as docs/controllers.md says.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from support.bpf import ADD as PLUS
 from support.bpf import ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
 from support.docs import blocks
 from support.vm import each
+
+pytestmark = pytest.mark.usefixtures("accelerator_path")
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 PAGE = 4096

@@ -14,7 +14,7 @@ from potash.devices import serving
 from potash.options import parse
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from support.vm import shell
+from support.vm import await_access, shell
 
 LIMIT = 120
 FIO = (
@@ -41,14 +41,6 @@ def path(images: GuestImages) -> Iterator[tuple[Guest, Sequence[Path]]]:
     """A guest with one path."""
     with serving(parse(["--size", "64M", "--ana"])) as drive, Guest(images, drive.socket) as guest:
         yield guest, drive.sockets
-
-
-def wait_for(guest: Guest, *states: str) -> None:
-    """Until Linux has read the log page of each path, of which it is notified by an event."""
-    until = time.monotonic() + LIMIT
-    while (found := shell(guest, "cat /sys/block/nvme0c?n1/ana_state").split()) != [*states]:
-        assert time.monotonic() < until, found
-        time.sleep(0.05)
 
 
 def written(guest: Guest) -> int:
@@ -80,15 +72,15 @@ def verified(guest: Guest, sockets: Sequence[Path], changes: int) -> None:
     load.wait(LIMIT)
     [job] = json.loads(output[output.index(b"{") :])["jobs"]
     assert job["error"] == 0 and job["read"]["total_ios"] > 0, output
-    wait_for(guest, *("optimized" for _ in sockets))
+    await_access(guest, *("optimized" for _ in sockets))
 
 
 def test_linux_follows_each_state(paths: tuple[Guest, Sequence[Path]]) -> None:
     guest, sockets = paths
-    wait_for(guest, "optimized", "optimized")
+    await_access(guest, "optimized", "optimized")
     for state in ("inaccessible", "non-optimized", "inaccessible", "optimized"):
         change_access(sockets[1], state, transition=0.05)
-        wait_for(guest, "optimized", state)
+        await_access(guest, "optimized", state)
         log = json.loads(shell(guest, "nvme ana-log /dev/nvme1 -o json"))
         (group,) = next(found for found in log.values() if isinstance(found, list))
         assert group["state"] == state
@@ -111,5 +103,5 @@ def test_the_other_path_is_used_when_one_is_lost_for_good(
     guest, sockets = paths
     for state in ("inaccessible", "persistent-loss"):
         change_access(sockets[0], state)
-        wait_for(guest, state, "optimized")
+        await_access(guest, state, "optimized")
         shell(guest, "dd if=/dev/nvme0n1 of=/dev/null bs=4k count=4 iflag=direct 2> /dev/null")

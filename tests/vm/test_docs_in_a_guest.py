@@ -7,6 +7,8 @@ import pytest
 from potash.vm.guest import Guest
 from support.docs import Block, shell_blocks, typed
 
+pytestmark = pytest.mark.usefixtures("accelerator_path")
+
 BLOCKS = shell_blocks()
 COMMANDS = sorted({words for block in BLOCKS for words in block.in_guests})
 IN_A_GUEST = [block for block in BLOCKS if block.mark == "run in a guest"]

@@ -203,6 +203,7 @@ def test_bus_mastering_that_pauses_loses_no_interrupt(linux: Guest) -> None:
     assert "timeout" not in said(linux, "dmesg")
 
 
+@pytest.mark.usefixtures("accelerator_path")
 def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
     linux.copy_in(ADD, "/share/add")
     run = ("potash", "run", "/dev/nvme0n1", "/share/add/program.o", "/share/add/input.bin")

@@ -152,8 +152,8 @@ class Device(Commands):
             if error.status != Status.INVALID_OPCODE:
                 raise
             raise DeviceNotFound(
-                "this controller has no accelerators; of a drive with several, open the controller "
-                "that has them, such as /dev/nvme0 instead of /dev/nvme0n1"
+                "this controller has no accelerators; of a drive with several, open the one that "
+                "has them, or have Linux use its path alone (potash ana set)"
             ) from error
         for accelerator in accelerators:
             if accelerator_id in (None, accelerator.id):
