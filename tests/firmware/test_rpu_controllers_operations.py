@@ -18,7 +18,7 @@ from support.controllers import (
     watch,
     write,
 )
-from support.nvme_host import NSSR, Host, SlowMedia
+from support.nvme_host import CSTS, NSSR, Host, SlowMedia
 
 WRITE, READ, FORMAT, SANITIZE = 0x01, 0x02, 0x80, 0x84
 GET_LOG, SET_FEATURES, COMMIT, DOWNLOAD, ATTACHMENT = 0x02, 0x09, 0x10, 0x11, 0x15
@@ -175,6 +175,32 @@ def test_the_controller_of_a_sanitize_operation_outlives_a_power_cycle(pair: lis
         watch(other)
         end_media_work(again)
         assert (events(again), events(other)) == ([], [SANITIZE_COMPLETED])
+
+
+# NVM subsystem reset.
+
+
+def test_a_reset_of_the_subsystem_ends_what_every_host_has_in_flight(slow_pair: list[Host]) -> None:
+    first, second = slow_pair
+    two = second.create_io_queue(1)
+    second.put(b"half".ljust(PAGE, b"\0"))
+    second.place(two, WRITE, 7, nsid=1)
+    second.ring(two)
+    begin(second, FORMAT, 9, nsid=1)  # which waits for the write
+    watch(second)
+    first.write32(NSSR, 0x4E56_4D65)
+    first.service()
+    for host in slow_pair:
+        assert host.read32(CSTS) == 1 << 4  # NSSRO
+        host.begin_enable()
+        host.service()
+    assert (first.ready, second.ready) == (True, False), "its write is still on its way"
+    end_media_work(first)
+    assert second.ready
+    assert second.reap(second.admin) == [] == second.reap(two)
+    # The format had begun, and is the drive's.
+    assert read(second, second.create_io_queue(1)) == bytes(PAGE)
+    assert changed(first) == [1]
 
 
 # Firmware.

@@ -88,3 +88,17 @@ def test_the_next_host_gets_other_memory(socket: Path) -> None:
         assert [bytes(one.view(0, 4)) for one in kept] == [b"mine"] * 2
     for one in kept:
         one.close()
+
+
+def test_each_controller_has_its_first_memory_in_a_bar(tmp_path: Path) -> None:
+    described = tmp_path / "potash.toml"
+    described.write_text(
+        '[memory]\nnamespaces = ["64K", "128K", "4K"]\ncontrollers = [0, 1, 1]\nbar = true\n'
+    )
+    other = tmp_path / "other"
+    with serving("--size=1M", f"--config={described}", f"--socket={other}") as path:
+        for socket, size in ((path, 64 << 10), (other, 128 << 10)):
+            with attached(socket) as client, client.map_region(BAR4) as bar:
+                assert bar.size == size and not any(bar.view(0, size))
+                bar.view(0, 6)[:] = b"secret"
+                assert client.region_read(BAR4, 0, 6) == b"secret"
