@@ -165,20 +165,12 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 def _require_comparable(kind: pa.DataType) -> None:
     types = pa.types
-    if not (
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
-        or types.is_time(kind)
-        or types.is_duration(kind)
-        or types.is_decimal128(kind)
-        or _is_binary(kind)
-    ):
+    tests = (
+        *(types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_date32),
+        *(types.is_timestamp, types.is_time, types.is_duration, types.is_decimal128),
+        *(_is_string, _is_binary),
+    )
+    if not any(test(kind) for test in tests):
         raise Unpushable(f"values of type {kind} are compared")
 
 

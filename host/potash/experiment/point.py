@@ -1,9 +1,10 @@
 """The argument of an experiment's functions: a point, with its parameters and its drives."""
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any, TypeVar
 
 from potash.experiment import models
@@ -14,6 +15,7 @@ from potash_firmware.ftl.interface import Ftl
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Point:
     """One combination of parameters, in one repetition.
 
@@ -22,26 +24,20 @@ class Point:
         drives: the drives, open.
         files: contents of the experiment's files by name; a program in C is an object file.
         seed: this repetition's seed.
-        random: random numbers from that seed, the same for each function.
         clock: the host's clock in modelled time; None where time is the machine's.
+        random: random numbers from the seed, the same for each function.
     """
 
-    def __init__(
-        self,
-        parameters: Mapping[str, int | float | str | bool],
-        drives: Sequence[Device],
-        files: Mapping[str, bytes],
-        seed: int,
-        clock: HostClock | None,
-        model: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.parameters = parameters
-        self.drives = drives
-        self.files = files
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.clock = clock
-        self._model = model or {}
+    parameters: Mapping[str, int | float | str | bool]
+    drives: Sequence[Device]
+    files: Mapping[str, bytes]
+    seed: int
+    clock: HostClock | None
+    _model: Mapping[str, Any] = field(default_factory=dict)
+    random: Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
 
     def __getitem__(self, name: str) -> int | float | str | bool:
         return self.parameters[name]
