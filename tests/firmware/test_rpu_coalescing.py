@@ -80,6 +80,27 @@ def test_a_reset_brings_undelayed_interrupts_back(host: Host) -> None:
     assert host.lines.fired == [1]
 
 
+def test_the_host_is_interrupted_once_for_a_queue_and_before_the_bookkeeping(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = host.create_io_queue(size=64)
+    health, counted = host.rpu.controller.health, []
+
+    def trigger(index: int, vector: int) -> bool:
+        counted.append(health.reads)
+        return True
+
+    monkeypatch.setattr(host.lines, "trigger", trigger)
+    read(host, queue, 1)
+    assert (counted, health.reads) == ([0], 1)
+    for cid in range(40):  # more than are completed together
+        host.place(queue, READ, cid, nsid=1)
+    host.ring(queue)
+    host.service()
+    assert len(host.reap(queue)) == 41
+    assert (len(counted), health.reads) == (2, 41)
+
+
 def test_the_feature_reads_back_as_it_was_set(host: Host) -> None:
     assert host.command(host.admin, GET_FEATURES, cdws=(0x08,)).dw0 == 0
     set_feature(host, 0x08, 3 << 8 | 7)
