@@ -306,10 +306,10 @@ def _tiles(form: int, blocks: int, *positions: int) -> Any:
 
 
 # For 32 registers (many) or 16, for blocks of a form, one by one or two together.
-_many_full, _many_full_two = _tiles(FULL, 1, 14, 8, 4, 1), _tiles(FULL, 2, 7, 4, 1)
+_many_full, _many_full_two = _tiles(FULL, 1, 14, 8, 7, 4, 1), _tiles(FULL, 2, 7, 4, 1)
 _eights_of_two = _tiles(FULL, 2, 8)
 _many_first, _many_first_two = _tiles(FIRST, 1, 14, 4, 1), _tiles(FIRST, 2, 8, 2, 1)
-_many_diagonal = _tiles(DIAGONAL, 1, 14, 4, 1)
+_many_diagonal = _tiles(DIAGONAL, 1, 14, 7, 4, 1)
 _few_full, _few_full_two = _tiles(FULL, 1, 4, 1), _tiles(FULL, 2, 2, 1)
 _few_first, _few_first_two = _tiles(FIRST, 1, 4, 1), _tiles(FIRST, 2, 2, 1)
 _few_diagonal = _tiles(DIAGONAL, 1, 4, 1)
@@ -326,9 +326,11 @@ def _in_many_registers(
         else:
             _many_first(buffers, length, done, acc, src, operands)
     elif two:
-        # Seven positions at a time leave none of 14, eight would leave six.
-        if length % 7 != 0 or length % 8 == 0:
-            done = _eights_of_two(buffers, length, done, acc, src, operands)
+        # 14 positions are two sevens, 75 are five eights and five sevens, and 9 an eight and one.
+        eights, few = length // 8, length % 7
+        if length % 8 != 0 and few <= length // 7:
+            eights = few
+        done = _eights_of_two(buffers, 8 * eights, done, acc, src, operands)
         _many_full_two(buffers, length, done, acc, src, operands)
     elif form & DIAGONAL:
         _many_diagonal(buffers, length, done, acc, src, operands)
