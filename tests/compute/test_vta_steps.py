@@ -102,6 +102,7 @@ PHRASES: tuple[tuple[tuple[AluOpcode, str, str], ...], ...] = (
         ((PRODUCT, "y", "0"), (ADD, "y", "x"), (SHIFT, "y", "a"), *left, (ADD, "x", "y"))
         for left in ((), ((SHIFT, "y", "left"),))
     ),
+    ((PRODUCT, "x", "a"), (PRODUCT, "y", "b"), (ADD, "x", "y")),
     ((PRODUCT, "y", "0"), (ADD, "y", "x")),
     ((MINIMUM, "x", "y"),),
     ((SHIFT, "x", "y"),),
@@ -175,18 +176,21 @@ def test_operations_that_stand_together_at_the_end_of_a_convolution(
         assert pair.check(finished(*stream)).refusal is None
 
 
-CLAMPS, SCALES, LASTS, JOINS, ROUNDS, SIGNS = (
-    PHRASES[begin:end] for begin, end in ((0, 2), (2, 3), (3, 5), (5, 9), (9, 10), (10, 12))
+CLAMPS, SCALES, LASTS, JOINS, ROUNDS, SIGNS, WEIGHS = (
+    PHRASES[begin:end]
+    for begin, end in ((0, 2), (2, 3), (3, 5), (5, 9), (9, 10), (10, 12), (12, 13))
 )
 PLANE = 3 * THIRD
 
 
 @st.composite
 def ends(draw: st.DrawFn) -> list[Operation]:
-    """The end of a convolution, whose result is in the first plane; most often one without shifts
-    to the left, and without operations on other planes."""
-    kinds = [CLAMPS, SCALES, *draw(st.sampled_from(((), (LASTS,)))), JOINS]
+    """The end of a convolution or of an addition, whose result is in the first plane; most often
+    one without shifts to the left, and without operations on other planes."""
+    kinds = [CLAMPS, SCALES, *[LASTS] * draw(st.integers(0, 4)), JOINS]
     kinds += draw(st.sampled_from(((), (ROUNDS,), (SIGNS, ROUNDS))))
+    if draw(st.integers(0, 4)) == 0:
+        kinds = [WEIGHS, ROUNDS, CLAMPS]
     found: list[Operation] = []
     other = draw(st.integers(0, 12))
     for number, kind in enumerate(kinds):

@@ -29,7 +29,7 @@ SHL = len(AluOpcode)
 """SHR by a number below zero, with its magnitude."""
 SET = SHL + 1
 """The target becomes the operand."""
-CLAMP, SCALE, MORE, LAST, JOIN, ROUND, SIGN = range(SET + 1, SET + 8)
+CLAMP, SCALE, MORE, LAST, JOIN, ROUND, SIGN, WEIGH = range(SET + 1, SET + 9)
 """Loops of several operations, on elements x, y and z with operands a, b and c for all of them:
 
 CLAMP x = min(max(x + a, b), c)
@@ -38,18 +38,22 @@ MORE  y = y + x * a >> b, and LAST the same with z = x * a
 JOIN  x = x * a + y + b >> c
 ROUND x = x + a >> b
 SIGN  y = x >> a << b, x = x + y
+WEIGH y = y * b, x = x * a + y
 
 They do not shift by negative numbers."""
 _ENDS = (JOIN,), (JOIN, ROUND), (JOIN, SIGN, ROUND)
-_CHAINS = [(CLAMP, SCALE, *more, *end) for more in ((), (LAST,)) for end in _ENDS]
+_PARTS = (), (LAST,), (MORE, LAST), (MORE, MORE, LAST)
+_CHAINS = [(CLAMP, SCALE, *parts, *end) for parts in _PARTS for end in _ENDS]
+_CHAINS.append((WEIGH, ROUND, CLAMP))
 CHAIN_BASE = 32
 LONGEST_CHAIN = max(len(loops) for loops in _CHAINS)
 CHAINS = tuple(
     sum(which * CHAIN_BASE**place for place, which in enumerate(reversed(loops)))
     for loops in _CHAINS
 )
-"""Sequences of loops with the same x and y, in which convolutions end: x and y stay in registers
-from the first to the last. The number of one has a digit to the base CHAIN_BASE for each loop."""
+"""Sequences of loops with the same x and y, in which convolutions and additions end: x and y stay
+in registers from the first to the last. The number of one has a digit to the base CHAIN_BASE for
+each loop."""
 MOVING = 16
 """Added to an opcode or SET where each element has an operand of its own: `a` is the address of the
 first one, followed by the others at a constant step."""
@@ -121,7 +125,7 @@ def run_loop(
     loop[A] = builder.add(loop[A], builder.mul(within, loop[STRIDE]))
     after = builder.function.append_basic_block("after")
     switch = builder.switch(loop[WHICH], after)
-    for opcode in range(SIGN + 1):
+    for opcode in range(WEIGH + 1):
         for moving in (0, MOVING) if opcode <= SET else (0,):
             case = builder.function.append_basic_block("loop")
             switch.add_case(integer(opcode + moving), case)
@@ -170,14 +174,15 @@ def _emit_chain(
     operands = [[operand(loop, number) for number in (A, B, C)] for loop in range(len(loops))]
     along = builder.mul(first, integer(BYTES))
     last = loops.index(LAST) if LAST in loops else 0
-    places = {X: column(0, X), Y: column(1, Y), Z: column(last, Z)}
+    weighs = loops[0] == WEIGH
+    places = {X: column(0, X), Y: column(0 if weighs else 1, Y), Z: column(last, Z)}
     places = {name: builder.add(place, along) for name, place in places.items()}
     is_kept = builder.icmp_unsigned("!=", kept, integer(0))
     is_narrow = builder.icmp_unsigned("!=", narrow, integer(0))
     with _elements(builder, count) as number:
         offset = builder.mul(number, integer(BYTES))
         x = load(builder, builder.add(places[X], offset), 0)
-        values = {X: x, Y: x}
+        values = {X: x, Y: load(builder, builder.add(places[Y], offset), 0) if weighs else x}
         for which, (a, b, c) in zip(loops, operands, strict=True):
             values |= dict(_results(builder, which, values[X], values[Y], a, b, c))
         with builder.if_then(is_kept):
@@ -245,6 +250,9 @@ def _results(
         return [*results, (Z, product)] if opcode == LAST else results
     if opcode == JOIN:
         return [(X, _right(builder, add(add(builder.mul(x, a), y), b), c))]
+    if opcode == WEIGH:
+        weighed = builder.mul(y, b)
+        return [(X, add(builder.mul(x, a), weighed)), (Y, weighed)]
     if opcode == ROUND:
         return [(X, _right(builder, add(x, a), b))]
     if opcode == SIGN:

@@ -32,6 +32,7 @@ from potash_device.vta.fast.lanes import (
     SHL,
     SIGN,
     STRIDE,
+    WEIGH,
     WHICH,
     A,
     B,
@@ -109,7 +110,8 @@ def in_loops(members: Any, acc: Any, narrow: Number) -> None:
 def chain_of(program: Number, loops: Number) -> Number:
     """The number of the chain (`CHAINS`) that is all of the loops; 0 where there is none."""
     number = np.int64(0)
-    x, y = get(program, 0, X), get(program, 1, Y)
+    first = 0 if get(program, 0, WHICH) == WEIGH else 1
+    x, y = get(program, 0, X), get(program, first, Y)
     for loop in range(least(loops, LONGEST_CHAIN + 1)):
         which = get(program, loop, WHICH)
         number = number * CHAIN_BASE + which
@@ -178,6 +180,7 @@ def add_several(program: Number, loop: Number, members: Any, at: Number, acc: An
     SCALE  y = x, y *= a, y >>= b             JOIN   x *= a, x += y, (x += b), (x >>= c)
     LAST   z = x, z *= a, y += z, (y >>= b)   ROUND  (x += a), x >>= b
     SIGN   y = x, y >>= a, (y <<= b), x += y  CLAMP  (x += a), x = max(x, b), x = min(x, c)
+    WEIGH  x *= a, y *= b, x += y
     """
     target = np.int64(members[at, s.TARGET])
     a, b, c, count = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0)
@@ -210,6 +213,10 @@ def add_several(program: Number, loop: Number, members: Any, at: Number, acc: An
                 b, count = at + 2, np.int64(3)
             if is_right(members, at + count, target, acc):
                 c, count = at + count, count + 1
+        other = np.int64(members[at + 1, s.TARGET])
+        weighs = other != target and is_with_all(members, at + 1, other, MUL)
+        if weighs and is_with(members, at + 2, ADD, other) and members[at + 2, s.TARGET] == target:
+            which, y, a, b, count = np.int64(WEIGH), other, at, at + 1, np.int64(3)
     elif is_with_all(members, at, target, ADD):
         if is_right(members, at + 1, target, acc):
             which, a, b, count = np.int64(ROUND), at, at + 1, np.int64(2)
