@@ -128,6 +128,7 @@ class Standstill:
             }
             guest.present = bool(users)
             if users:
+                guest.service()  # The monitor of the guest before may have ended.
                 guest.attach()
             if len(users) > 1:
                 self._shared = True
@@ -286,10 +287,12 @@ class Standstill:
             if guest not in leads and (guest.clock.frozen is None or not leads):
                 leads[guest] = guest.clock.now() - clock.now()
         if any(guest.clock.frozen is not None for guest in leads):
-            if clock.frozen is None:
-                clock.freeze()
-                leads.update({guest: guest.clock.now() - clock.now() for guest in leads})
+            clock.freeze()
             clock.advance(min(guest.clock.now() - lead for guest, lead in leads.items()))
-        elif clock.frozen is not None:
+        elif leads or clock.frozen is not None:
             offsets = [guest.clock.offset + lead for guest, lead in leads.items()]
+            clock.freeze()
             clock.thaw(max(offsets, default=self._wall() - clock.now()))
+        if clock.frozen is None and not any(guest.uncertain for guest in leads):
+            # The next stop begins with all clocks in step.
+            leads.update({guest: clock.offset - guest.clock.offset for guest in leads})
