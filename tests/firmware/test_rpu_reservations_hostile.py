@@ -74,7 +74,7 @@ def test_a_drive_without_shares_before_leaves_what_is_free_for_all() -> None:
         assert register_as_many(host, 1000, 3) == 128
         section = host.sidecar._sections["reservations"]
         for registrant in section[0][-1]:
-            del registrant[3]
+            registrant[1] = NO_CONTROLLER
         host.sidecar.put("reservations", section)
         host.sidecar.save()
         with controllers(2, media={1: media}, sidecar=sidecar) as (first, second):

@@ -226,13 +226,17 @@ class Reservation:
 
 
 class SavedRegistrant(NamedTuple):
-    """A registrant: identifier, controller of a host without one, key, and the controller at which
-    it has registered."""
+    """A registrant: identifier, the controller at which it has registered, if that is known, and
+    key."""
 
     identifier: Annotated[bytes, Range(HOST_IDENTIFIER_SIZE, EXTENDED_HOST_IDENTIFIER_SIZE)]
     controller: Annotated[int, Range(0, NO_CONTROLLER)]
     key: U64
-    registered_at: Annotated[int, Range(0, NO_CONTROLLER)] = NO_CONTROLLER
+
+    @property
+    def host(self) -> Host:
+        """The host, of which one without an identifier is known by its controller."""
+        return Host(self.identifier, NO_CONTROLLER if any(self.identifier) else self.controller)
 
 
 class SavedReservation(NamedTuple):
@@ -344,7 +348,7 @@ def _saved(nsid: int, reservation: Reservation, *, lasting: bool) -> SavedReserv
         rtype or 0,
         None if holder is None else hosts.index(holder),
         tuple(
-            SavedRegistrant(*host, key, reservation.registered_at[host])
+            SavedRegistrant(host.identifier, reservation.registered_at[host], key)
             for host, key in registrants
         ),
     )
@@ -353,16 +357,17 @@ def _saved(nsid: int, reservation: Reservation, *, lasting: bool) -> SavedReserv
 def _listed(saved: SavedReservation) -> list[object]:
     return [
         *saved[:-1],
-        [[b64encode(identifier).decode(), *numbers] for identifier, *numbers in saved.registrants],
+        [
+            [b64encode(identifier).decode(), controller, key]
+            for identifier, controller, key in saved.registrants
+        ],
     ]
 
 
 def _loaded(saved: SavedReservation) -> Reservation:
     """The reservation, as far as it makes sense."""
-    registrants = {Host(each.identifier, each.controller): each.key for each in saved.registrants}
-    registered_at = {
-        Host(each.identifier, each.controller): each.registered_at for each in saved.registrants
-    }
+    registrants = {each.host: each.key for each in saved.registrants}
+    registered_at = {each.host: each.controller for each in saved.registrants}
     found = Reservation(registrants, registered_at, None, None, saved.generation, saved.persists)
     rtype = ReservationType(saved.type) if saved.type and registrants else None
     if rtype in _ALL_REGISTRANTS:
