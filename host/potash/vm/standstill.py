@@ -8,10 +8,9 @@ guest is stopped, as that client would see the others' stops as time of the driv
 Several holders may request a stop: it begins with the first one and ends when the last has released
 it.
 
-The guests stop and continue within a millisecond or so of each other, and the device has one clock.
-With each stop, that advances by what the clock of the guest advances which has the least of the
-time between its request and its end. So no guest sees a deadline pass too early, and one whose
-clock ran for longer sees what is in flight over the stop later by the difference. A guest that was
+Between the request of a stop and its end, each guest's clock advances by a millisecond or so, and
+the device's clock by the least of these. So no guest sees a deadline too early, and one whose clock
+ran for longer sees what was in flight over the stop later by the difference. A guest that was
 stopped elsewhere does not count while others run.
 """
 
@@ -81,7 +80,7 @@ class Standstill:
                 path,
                 clock if len(paths) == 1 else copy(clock),
                 lambda: 0 if self._watch is None else self._watch.stopped,
-                self._stop_begins,
+                self._inform_watch,
                 wall=wall,
                 realtime=realtime,
             )
@@ -227,23 +226,13 @@ class Standstill:
         for guest in self._guests:
             guest.held = self._is_held and guest.present
             guest.proceed()
-        if self._watch is not None:
-            self._take_over()
-            self._inform(self._watch)
+        self._inform_watch()
         self._follow()
 
-    def _stop_begins(self) -> None:
-        if self._watch is not None:
-            self._take_over()
-            self._inform(self._watch)
-
-    def _take_over(self) -> None:
+    def _take_over(self, watch: Watch) -> None:
         """Take over the stop of the watch when all guests are stopped here that it has stopped."""
-        watch = self._watch
-        if watch is None or not (stopped := watch.stopped):
-            return
         guests = [guest for guest in self._guests if guest.watched and guest.monitor is not None]
-        if any(guest.ready and guest.taken_over != stopped for guest in guests):
+        if any(guest.ready and guest.taken_over != watch.stopped for guest in guests):
             return
         self._follow()
         self._clock.freeze()
@@ -253,8 +242,13 @@ class Standstill:
         if not guests:
             self._clock.thaw(self._wall() - self._clock.now())
 
-    def _inform(self, watch: Watch) -> None:
+    def _inform_watch(self) -> None:
         """Have the watch know since when guests are stopped here, and which it stops itself."""
+        watch = self._watch
+        if watch is None:
+            return
+        if watch.stopped:
+            self._take_over(watch)
         since = self._stopped_since
         if since != self._held_since:
             self._held_since = since
