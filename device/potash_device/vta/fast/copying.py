@@ -70,10 +70,10 @@ def copy(address: Any, first: Number, packs: Number) -> Number:
 @compiled
 def has_shape(address: Number, shape: Any) -> Flag:
     """True where the array of `int` at an address, behind their number, is that shape."""
-    if address == 0:
+    if address == 0 or int_at(address) != shape[0]:
         return False
     same = True
-    for number in range(np.int64(shape[0]) + 1):
+    for number in range(1, np.int64(shape[0]) + 1):
         same &= int_at(address + 4 * number) == shape[number]
     return same
 
