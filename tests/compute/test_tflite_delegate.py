@@ -217,15 +217,15 @@ def test_a_core_that_fails_half_way_does_not_spoil_the_next_run(
     # What an earlier run compiled and cached is not compiled.
     monkeypatch.setattr(cache, "folder", lambda of: tmp_path / of)
     with bench() as vta:
-        push, calls = vta.runtime.push_alu, []
+        push, calls = vta.runtime._push, []
 
-        def fail_once(kernel: Any) -> None:
+        def fail_once(kernel: Any) -> int:
             calls.append(kernel)
             if len(calls) == 10:
                 raise StreamError(10, "made up")
-            push(kernel)
+            return push(kernel)
 
-        monkeypatch.setattr(vta.runtime, "push_alu", fail_once)
+        monkeypatch.setattr(vta.runtime, "_push", fail_once)
         with pytest.raises(StreamError, match="made up"):
             vta.infer(simple_model(), (LEFT, RIGHT), 256)
         assert vta.executed == []

@@ -78,6 +78,10 @@ class Layout:
     def _defined_bits(self) -> int:
         return sum(field.mask << field.low for field in self.fields)
 
+    @functools.cached_property
+    def _limits(self) -> tuple[tuple[str, int, int, int, int], ...]:
+        return tuple((one.name, one.low, one.minimum, one.maximum, one.mask) for one in self.fields)
+
     def reserved(self, word: int) -> int:
         """The bits of `word` that no field names."""
         return word & ~self._defined_bits
@@ -86,17 +90,11 @@ class Layout:
         """The word in which every field has its value. Raises InstructionError where one is too
         big or too small for its field."""
         word = 0
-        for name, low, width, signed in self.fields:
+        for name, low, minimum, maximum, mask in self._limits:
             value = operator.index(values[name])
-            mask = (1 << width) - 1
-            if signed:
-                fits = -(mask + 1 >> 1) <= value <= mask >> 1
-            else:
-                fits = 0 <= value <= mask
-            if not fits:
-                field = self.by_name[name]
+            if not minimum <= value <= maximum:
                 raise InstructionError(
-                    f"{self.kind}: {name} is {value}, outside {field.minimum} to {field.maximum}"
+                    f"{self.kind}: {name} is {value}, outside {minimum} to {maximum}"
                 )
             word |= (value & mask) << low
         return word

@@ -115,12 +115,18 @@ def rescale(values: Array64, significands: Array64, shifts: Array64) -> Array64:
     significand that is rounding to nearest with halves upwards. Its division by a power of two
     rounds halves away from zero.
     """
-    high = (
-        (values << np.maximum(-shifts, 0)) * significands + (1 << SIGNIFICAND_BITS - 1)
-    ) >> SIGNIFICAND_BITS
     right = np.maximum(shifts, 0)
     half = np.where(right > 0, np.int64(1) << np.maximum(right - 1, 0), 0)
-    return (high + half + np.where(right > 0, high >> 63, 0)) >> right
+    high = (values << np.maximum(-shifts, 0)) * significands
+    high += 1 << SIGNIFICAND_BITS - 1
+    high >>= SIGNIFICAND_BITS
+    # -1 where a negative value is divided.
+    sign = high >> 63
+    sign &= np.where(right > 0, -1, 0)
+    high += half
+    high += sign
+    high >>= right
+    return high
 
 
 def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Array64:

@@ -7,7 +7,7 @@ it. Instructions are kept encoded: a token is one bit more.
 Source: the VTA project's `vta/runtime.h`, VTADepPush and VTADepPop.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
@@ -59,6 +59,12 @@ class CommandStream:
             self._pending[stage] = 0
         self._last[stage] = len(self._words)
         self._words.append(word)
+
+    def emit_words(self, stage: Stage, words: Sequence[int]) -> None:
+        """Append one or more instructions likewise."""
+        self.emit_word(stage, words[0])
+        self._words += words[1:]
+        self._last[stage] = len(self._words) - 1
 
     def push(self, giver: Stage, taker: Stage) -> None:
         """`giver` gives `taker` a token when it has done all that is in the stream so far.

@@ -8,14 +8,13 @@ Source: the VTA project's `vta/runtime.h`: VTAUopPush, VTAUopLoopBegin, VTAPushG
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.isa import Alu, AluOpcode, Gemm, Load, MicroOp
+from potash_device.vta.isa import AluOpcode, MicroOp, Opcode
 from potash_firmware.vta_runtime.buffers import Buffer, Spans
 
 MAX_LOOPS = 2
@@ -41,17 +40,16 @@ class AluKernel:
     loops: tuple[Loop, ...] = ()
     immediate: int | None = None
 
-    def instruction(self, uop_bgn: int) -> Alu:
+    def encode(self, uop_bgn: int, config: Config) -> int:
         """The instruction, its micro-ops being in the buffer from `uop_bgn` on.
 
-        Raises ValueError for more than two loops.
+        Raises ValueError for more than two loops, and for what cannot be encoded.
         """
-        return Alu(
-            alu_opcode=self.opcode,
-            use_imm=self.immediate is not None,
-            imm=self.immediate or 0,
-            **_loop_fields(self, uop_bgn),
-        )
+        fields = _fields(Opcode.ALU, self, uop_bgn)
+        fields["alu_opcode"] = self.opcode
+        fields["use_imm"] = self.immediate is not None
+        fields["imm"] = self.immediate or 0
+        return config.layouts.alu.pack(fields)
 
 
 @dataclass(frozen=True)
@@ -63,18 +61,14 @@ class GemmKernel:
     loops: tuple[Loop, ...] = ()
     reset: bool = False
 
-    def instruction(self, uop_bgn: int) -> Gemm:
-        """The instruction, its micro-ops being in the buffer from `uop_bgn` on.
-
-        Raises ValueError for more than two loops.
-        """
+    def encode(self, uop_bgn: int, config: Config) -> int:
+        """The instruction, likewise."""
+        fields = _fields(Opcode.GEMM, self, uop_bgn)
         outer, inner = _two(self.loops)
-        return Gemm(
-            reset=self.reset,
-            wgt_factor_out=outer.wgt,
-            wgt_factor_in=inner.wgt,
-            **_loop_fields(self, uop_bgn),
-        )
+        fields["reset"] = self.reset
+        fields["wgt_factor_out"] = outer.wgt
+        fields["wgt_factor_in"] = inner.wgt
+        return config.layouts.gemm.pack(fields)
 
 
 _ONCE = Loop(1)
@@ -88,10 +82,12 @@ def _two(loops: tuple[Loop, ...]) -> tuple[Loop, Loop]:
     return outer, inner
 
 
-def _loop_fields(kernel: AluKernel | GemmKernel, uop_bgn: int) -> dict[str, Any]:
+def _fields(opcode: Opcode, kernel: AluKernel | GemmKernel, uop_bgn: int) -> dict[str, int]:
     """The fields that GEMM and ALU have in common."""
     outer, inner = _two(kernel.loops)
     return {
+        "opcode": opcode,
+        "dependencies": 0,
         "uop_bgn": uop_bgn,
         "uop_end": uop_bgn + len(kernel.micro_ops),
         "iter_out": outer.extent,
@@ -107,11 +103,18 @@ class MicroOpCache:
     """The micro-ops in DRAM, and those of them that are in the core's micro-op buffer."""
 
     def __init__(
-        self, config: Config, allocate: Callable[[int], Buffer], emit: Callable[[Load], None]
+        self,
+        config: Config,
+        allocate: Callable[[int], Buffer],
+        load: Callable[[Buffer, int, int], None],
     ) -> None:
+        """`load` appends a LOAD of a buffer's micro-ops, as many as are given, to the place that
+        is given before."""
         self._config = config
         self._allocate = allocate
-        self._emit = emit
+        self._load = load
+        self.changes = 0
+        """Number of changes of what is where in the micro-op buffer."""
         self._seen: dict[int, tuple[tuple[MicroOp, ...], int]] = {}
         """Micro-ops by their id, and their numbers: mostly the same object comes again, of which
         the contents need not be compared. It is kept, so that nothing else gets its id."""
@@ -137,21 +140,19 @@ class MicroOpCache:
             raise ValueError(f"a VTA kernel has 1 to {self._depth} micro-ops, not {len(micro_ops)}")
         buffer = self._put_in_dram(number, micro_ops)
         begin = self._make_room(len(micro_ops))
-        self._emit(
-            Load(
-                memory_type=MemoryId.UOP,
-                sram_base=begin,
-                dram_base=buffer.physical // self._config.element_bytes(MemoryId.UOP),
-                y_size=1,
-                x_size=len(micro_ops),
-                x_stride=len(micro_ops),
-            )
-        )
+        self._load(buffer, begin, len(micro_ops))
+        self.changes += 1
         self._in_core[number] = begin, len(micro_ops)
         return begin
 
+    def use(self, kernels: Iterable[tuple[MicroOp, ...]]) -> None:
+        """Note that micro-ops are used which are in the buffer."""
+        for micro_ops in kernels:
+            self._in_core.move_to_end(self._number(micro_ops))
+
     def forget_core(self) -> None:
         """The micro-op buffer's contents are unknown: load every kernel again before its use."""
+        self.changes += 1
         self._in_core.clear()
         self._spans = Spans(self._depth)
 

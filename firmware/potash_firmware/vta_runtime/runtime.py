@@ -6,18 +6,28 @@ the encoding and the buffers' sizes, so that an error is raised by the call that
 Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function each method mirrors.
 """
 
-from typing import Self
+from typing import NamedTuple, Self
 
 from potash_device.vta import assembly
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Control, Core, Register
 from potash_device.vta.encoding import InstructionError
-from potash_device.vta.isa import Instruction, Load, Stage, Store
+from potash_device.vta.isa import Instruction, Load, MicroOp, Stage, Store
 from potash_firmware.vta_runtime.buffers import Buffer, Heap, VtaMemoryError
 from potash_firmware.vta_runtime.commands import CommandStream
 from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, MicroOpCache
 
 LOADABLE = frozenset({MemoryId.INP, MemoryId.WGT, MemoryId.ACC, MemoryId.ACC_8BIT})
+
+
+class _Repeated(NamedTuple):
+    """Kernels that were pushed while all their micro-ops were in the core, and stayed there."""
+
+    kernels: tuple[AluKernel | GemmKernel, ...]
+    changes: int
+    """`MicroOpCache.changes` at that time."""
+    words: list[int]
+    micro_ops: tuple[tuple[MicroOp, ...], ...]
 
 
 class Runtime:
@@ -27,11 +37,13 @@ class Runtime:
         self.core = core
         self._heap = Heap(core) if heap is None else heap
         self._commands = CommandStream(core.config)
-        self._kernels = MicroOpCache(core.config, self._heap.allocate, self._emit)
+        self._kernels = MicroOpCache(core.config, self._heap.allocate, self._load_micro_ops)
         # Most instructions of a stream differ from another one in their address in DRAM alone.
         self._moves: dict[tuple[object, ...], tuple[Stage, int]] = {}
         self._of_kernels: dict[tuple[int, int], tuple[AluKernel | GemmKernel, int]] = {}
         """Kernels and their instructions, by the kernel's id and the place of its micro-ops."""
+        self._repeated: dict[int, _Repeated] = {}
+        """Kernels that were pushed together, by their id."""
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +164,22 @@ class Runtime:
         """Append a GEMM instruction. Raises ValueError, VtaMemoryError."""
         self._push(kernel)
 
+    def push_all(self, kernels: tuple[AluKernel | GemmKernel, ...]) -> None:
+        """Append the instructions of some kernels, quickly where they are the same object as
+        before. Raises ValueError, VtaMemoryError."""
+        cache = self._kernels
+        known = self._repeated.get(id(kernels))
+        if known is not None and known.changes == cache.changes:
+            cache.use(known.micro_ops)
+            self._commands.emit_words(Stage.COMPUTE, known.words)
+            return
+        changes, words = cache.changes, [self._push(kernel) for kernel in kernels]
+        if words and cache.changes == changes:
+            # Once each, in the order of their last use.
+            used = {id(kernel.micro_ops): kernel.micro_ops for kernel in reversed(kernels)}
+            micro_ops = tuple(reversed(used.values()))
+            self._repeated[id(kernels)] = _Repeated(kernels, changes, words, micro_ops)
+
     def dep_push(self, frm: Stage, to: Stage) -> None:
         """`frm` signals `to` when everything pushed so far is done. Raises ValueError."""
         self._commands.push(frm, to)
@@ -217,20 +245,34 @@ class Runtime:
         self._commands.clear()
         self._moves.clear()
         self._of_kernels.clear()
+        self._repeated.clear()
         self._heap.let_go()
 
-    def _emit(self, instruction: Instruction) -> None:
-        self._commands.emit(instruction)
-        self._heap.held = True
+    def _load_micro_ops(self, buffer: Buffer, sram: int, count: int) -> None:
+        base = buffer.physical // self.config.element_bytes(MemoryId.UOP)
+        key = int(MemoryId.UOP), sram, count
+        if key not in self._moves:
+            self._moves[key] = self._encoded(
+                Load(
+                    memory_type=MemoryId.UOP,
+                    sram_base=sram,
+                    y_size=1,
+                    x_size=count,
+                    x_stride=count,
+                )
+            )
+        self._move(*self._moves[key], base)
 
-    def _push(self, kernel: AluKernel | GemmKernel) -> None:
+    def _push(self, kernel: AluKernel | GemmKernel) -> int:
+        """Append a kernel's instruction, and return it."""
         begin = self._kernels.locate(kernel.micro_ops)
         known = self._of_kernels.get((id(kernel), begin))
         if known is None:
-            known = kernel, self._encoded(kernel.instruction(begin))[1]
+            known = kernel, kernel.encode(begin, self.config)
             self._of_kernels[id(kernel), begin] = known
         self._commands.emit_word(Stage.COMPUTE, known[1])
         self._heap.held = True
+        return known[1]
 
     def _encoded(self, instruction: Instruction) -> tuple[Stage, int]:
         """An instruction's module and bits. Raises InstructionError."""

@@ -137,13 +137,12 @@ class Convolution:
         emission = _Emission(self, runtime, _surface(image, self.input), weights)
         stored, micro_ops = _surface(output, self.output), self.share.micro_ops
         finish = pipeline.Finish(runtime, self.epilogue, channels, micro_ops)
-        threads, part = self.tile.threads, self.share.acc
+        threads, part, parts = self.tile.threads, self.share.acc, self.parts()
         for piece, acc in pipeline.tiles_in_acc(
             runtime, self.tiles()[:pieces], threads, part, loads=True
         ):
-            for kernel in emission.resets(acc, piece.size.elements):
-                runtime.push_gemm(kernel)
-            for step in self.parts():
+            runtime.push_all(emission.resets(acc, piece.size.elements))
+            for step in parts:
                 emission.step(piece, step, acc)
             finish.append(acc, *piece)
             pipeline.store(runtime, stored, acc, *stored.piece(*piece))
@@ -228,8 +227,7 @@ class _Emission:
         runtime.dep_push(pipeline.LOAD, pipeline.COMPUTE)
         runtime.dep_pop(pipeline.LOAD, pipeline.COMPUTE)
         sizes = part.in_blocks, part.tap_rows, part.tap_columns
-        for kernel in self._products(acc, inp, wgt, piece.size, sizes):
-            runtime.push_gemm(kernel)
+        runtime.push_all(self._products(acc, inp, wgt, piece.size, sizes))
         runtime.dep_push(pipeline.COMPUTE, pipeline.LOAD)
 
     def _is_new(self, what: str, place: int, wanted: object) -> bool:

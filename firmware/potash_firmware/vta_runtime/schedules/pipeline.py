@@ -95,5 +95,4 @@ class Finish:
                         vector, MemoryId.ACC, sram=place, offset=at.blocks, x_size=blocks
                     )
         pixels = size.height * size.width
-        for kernel in self._kernels(acc, vectors, blocks, pixels, self._micro_ops):
-            runtime.push_alu(kernel)
+        runtime.push_all(self._kernels(acc, vectors, blocks, pixels, self._micro_ops))

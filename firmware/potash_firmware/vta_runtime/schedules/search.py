@@ -177,11 +177,17 @@ def stream_of(plan: Convolution, pieces: int | None = None) -> bytes:
     vector = plan.output.blocks * config.element_bytes(MemoryId.ACC)
     sizes = [plan.input_bytes, plan.weight_bytes, plan.output_bytes]
     sizes += [vector] * plan.epilogue.vectors
-    core = Core.create(config, 1, engine="readable")
+    core = _core(config)
     with Runtime(core, UnbackedHeap(core)) as runtime:
         image, weights, output, *channels = map(runtime.alloc, sizes)
         plan.emit(runtime, image, weights, output, channels=channels, pieces=pieces)
         return runtime.take()
+
+
+@functools.lru_cache(1)
+def _core(config: Config) -> Core:
+    """A core that executes nothing."""
+    return Core.create(config, 1, engine="readable")
 
 
 def _tile(kept: object) -> Tile | None:
