@@ -178,6 +178,15 @@ class TestAuto:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
         assert done.stdout == b"[]\n"
 
+    def test_the_fast_engine_does_without_scipy_s_linear_algebra(self) -> None:
+        code = (
+            "import sys; import potash_device.vta.fast.compiling;"
+            "from numba.core.registry import cpu_target; cpu_target.target_context.refresh();"
+            "print('numba.np.arraymath' in sys.modules, 'scipy.linalg' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        assert done.stdout == b"True False\n"
+
     def test_a_large_one_is_run_by_the_fast_engine(self, loaded: list[FastSimulator]) -> None:
         core = Core.create(DEFAULT, 4096)
         core.execute(_stream(MICRO_OP, Gemm(uop_end=1, iter_in=1000)))

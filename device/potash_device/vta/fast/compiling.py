@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -21,6 +22,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.targetconfig import TargetConfig
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import overload as _overload
+from numba.np import linalg
 
 from potash_device.vta import compiled_code
 
@@ -36,6 +38,17 @@ def _values(self: Any) -> dict[str, Any]:
 
 
 setattr(TargetConfig, "values", _values)  # noqa: B010 - for mypy, a method
+
+
+def _no_blas() -> NoReturn:
+    raise ImportError("no function here multiplies matrices by BLAS")
+
+
+# numba looks for SciPy's BLAS when it loads its functions of arrays, which takes thrice as long.
+_ensure_blas = linalg.ensure_blas
+linalg.ensure_blas = _no_blas
+import_module("numba.np.arraymath")
+linalg.ensure_blas = _ensure_blas
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
