@@ -58,6 +58,8 @@ def become(caller):
         os.close(theirs)
     os.close(process)
     os.chdir(f"/proc/{caller}/cwd")
+    with open(f"/proc/{caller}/environ") as variables:
+        os.environ.update(line.split("=", 1) for line in variables.read().split("\\0")[:-1])
     with open(f"/proc/{caller}/cmdline") as words:
         sys.argv[:] = words.read().split("\\0")[1:-1]  # behind the shell that reads the script
 
