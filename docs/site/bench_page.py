@@ -97,18 +97,18 @@ HOPS = "Python in RPU, APU and worker, and their wake-ups where there are fewer 
 JOBS = "Python for each job, 5 to 40 µs"
 TURNS = "transfers and ALU steps, which take turns with products"
 SMALL = "executing a stream at all, of 30 to 70 µs"
-AROUND = "ALU steps, stores and transfers between products, and Python around the stream"
+BETWEEN = "ALU steps, stores and transfers between products"
 IMPORTS = "importing modules, of which a third is making classes"
 
 MODELS = [
-    ("`resnet18`", "resnet18", AROUND),
-    ("`mobilenet-v2`", "mobilenet-v2", AROUND),
+    ("`resnet18`", "resnet18", BETWEEN),
+    ("`mobilenet-v2`", "mobilenet-v2", BETWEEN),
     ("`resnet18-c1`, the first layer", "resnet18-c1", "3 of 16 channels are used"),
-    ("`resnet18-c9`, a 3x3 layer", "resnet18-c9", AROUND),
-    ("`resnet18-c3`, a 1x1 layer", "resnet18-c3", "transfers, and Python around the stream"),
-    ("`add-200007`", "add-200007", "packing and unpacking"),
-    ("`digits`", "digits", "callbacks"),
-    *((f"`{name}`", name, AROUND) for name in ("hand-landmark", "pose-detection")),
+    ("`resnet18-c9`, a 3x3 layer", "resnet18-c9", BETWEEN),
+    ("`resnet18-c3`, a 1x1 layer", "resnet18-c3", "transfers"),
+    ("`add-200007`", "add-200007", "ALU steps and transfers"),
+    ("`digits`", "digits", "the call of a model, which both have"),
+    *((f"`{name}`", name, BETWEEN) for name in ("hand-landmark", "pose-detection")),
 ]
 
 TABLES: Mapping[str, Table] = {
