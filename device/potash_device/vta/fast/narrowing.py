@@ -74,11 +74,15 @@ def read(steps: Any, element: Number, reader: Number, writer: Any) -> None:
 def operate(steps: Any, step: Any, group: Number, writer: Any) -> None:
     """Record what an operation of a group reads and writes."""
     first, total = np.int64(step[s.TARGET]), np.int64(step[s.COUNT])
-    if not step[s.IMMEDIATE]:
-        for number in range(total):
-            run, within = divmod(number, np.int64(step[s.CUT]))
+    cut, stride = np.int64(step[s.CUT]), np.int64(step[s.STRIDE])
+    # Targets of a group are the same or have no element in common, so the first one tells.
+    if not step[s.IMMEDIATE] and writer[step[s.OPERAND]] != group:
+        for run in range(total // cut):
             operand = np.int64(step[s.OPERAND]) + run * np.int64(step[s.JUMP])
-            read(steps, operand + within * np.int64(step[s.STRIDE]), group, writer)
+            for within in range(cut if stride else 1):
+                read(steps, operand + within * stride, group, writer)
+    if writer[first] == group:
+        return
     clears = step[s.IMMEDIATE] and step[s.OPCODE] == MUL and step[s.OPERAND] == 0
     for element in range(first, first + total):
         if not clears:
