@@ -161,11 +161,16 @@ LIMIT = 120
 """Seconds for a compiler, or a command in a guest."""
 
 
-def shell(guest: Guest, script: str) -> str:
-    """What a script prints in a guest, where it must succeed."""
-    done = guest.capture(["sh", "-ec", script], timeout=LIMIT)
-    assert done.code == 0, done.stderr.decode()
+def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
+    """What a command that must succeed prints in a guest."""
+    done = guest.capture(argv, stdin, timeout=LIMIT)
+    assert done.code == 0, (argv, done)
     return done.stdout.decode()
+
+
+def shell(guest: Guest, script: str) -> str:
+    """What a script that must succeed prints in a guest."""
+    return said(guest, "sh", "-ec", script)
 
 
 def identify(guest: Guest, number: int) -> None:

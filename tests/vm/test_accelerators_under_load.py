@@ -15,6 +15,7 @@ from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.apu import program
 from support.bpf import exit_, insn, mov
+from support.vm import said
 
 ACCELERATORS = 2
 
@@ -106,13 +107,6 @@ def linux(images: GuestImages) -> Iterator[Guest]:
 @pytest.fixture(scope="module")
 def host(linux: Guest) -> Host:
     return Host(linux)
-
-
-def said(guest: Guest, *argv: str) -> str:
-    """What a command that must succeed says."""
-    done = guest.capture(argv)
-    assert done.code == 0, (argv, done)
-    return done.stdout.decode()
 
 
 LOAD = "fio --name=load --filename=/dev/nvme0n1 --rw=randrw --bs=4k --size=1M --direct=1"

@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 
 from potash.vm.guest import Guest
+from support.vm import said
 
 SIZE = 64 << 20
 DRIVE, NAMESPACE = "/dev/nvme0", "/dev/nvme0n1"
-
-
-def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
-    """What a command that must succeed says."""
-    done = guest.capture(argv, stdin)
-    assert done.code == 0, (argv, done)
-    return done.stdout.decode()
 
 
 def nvme(guest: Guest, *arguments: str) -> Any:

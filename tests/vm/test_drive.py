@@ -16,6 +16,7 @@ from potash.vm.drive import device_process, serving
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
+from support.vm import said
 
 SIZE = 64 << 20
 BLOCK = 4096
@@ -23,13 +24,6 @@ ADDRESS = "0000:01:00.0"
 PCI = f"/sys/bus/pci/devices/{ADDRESS}"
 BOUND = "/sys/bus/pci/drivers/nvme"
 ADD = Path(__file__).parents[2] / "examples" / "add"
-
-
-def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
-    """What a command that must succeed says."""
-    done = guest.capture(argv, stdin)
-    assert done.code == 0, (argv, done)
-    return done.stdout.decode()
 
 
 def nvme(guest: Guest, *arguments: str) -> Any:

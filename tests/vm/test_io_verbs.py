@@ -7,17 +7,11 @@ import os
 from typing import Any
 
 from potash.vm.guest import Guest
+from support.vm import said
 
 SIZE = 64 << 20
 BLOCK = 4096
 DISK = "/dev/nvme0n1"
-
-
-def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
-    """What a command that must succeed says."""
-    done = guest.capture(argv, stdin)
-    assert done.code == 0, (argv, done)
-    return done.stdout.decode()
 
 
 def refused(guest: Guest, status: str, *argv: str, stdin: bytes | None = None) -> None:

@@ -11,6 +11,7 @@ from nvme_spec.opcodes import AdminOpcode
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import shell
 
 MIB = 1 << 20
 
@@ -21,16 +22,10 @@ def nvme(guest: Guest, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def sh(guest: Guest, script: str) -> str:
-    done = guest.capture(["sh", "-c", script])
-    assert done.code == 0, (script, done)
-    return done.stdout.decode()
-
-
 def drives(guest: Guest) -> dict[int, str]:
     """The block devices' names by namespace: the kernel numbers them as its scan finds them."""
     guest.await_drive("/dev/nvme0n2")
-    said = sh(guest, "for d in /sys/block/nvme0n*; do echo $(cat $d/nsid) ${d##*/}; done")
+    said = shell(guest, "for d in /sys/block/nvme0n*; do echo $(cat $d/nsid) ${d##*/}; done")
     return {int(line.split()[0]): line.split()[1] for line in said.splitlines()}
 
 
@@ -49,11 +44,11 @@ def test_two_namespaces_of_different_blocks_stay_in_their_folder(
         name = drives(guest)
         for nsid, size, block, read_only in ((1, 64 * MIB, 4096, 0), (2, 32 * MIB, 512, 1)):
             disk = f"/dev/{name[nsid]}"
-            said = sh(guest, f"for one in size64 ss ro; do blockdev --get$one {disk}; done")
+            said = shell(guest, f"for one in size64 ss ro; do blockdev --get$one {disk}; done")
             assert said.split() == [str(size), str(block), str(read_only)]
         read = f"dd if=/dev/{name[2]} bs=512 skip=3 count=1 status=none"
-        assert sh(guest, read) == "w" * 512
-        said = sh(guest, "nvme get-feature /dev/nvme0 --feature-id=0x06 --sel=2")
+        assert shell(guest, read) == "w" * 512
+        said = shell(guest, "nvme get-feature /dev/nvme0 --feature-id=0x06 --sel=2")
         assert "0x06" in said.lower() and said.strip().endswith(("0", "00000000"))
         smart = nvme(guest, "smart-log", "/dev/nvme0")
         assert (smart["power_cycles"], smart["unsafe_shutdowns"]) in ((2, 0), ("2", "0"))

@@ -8,6 +8,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from potash.vm.qemu import Memory
+from support.vm import said
 
 FIO = [
     "fio", "--filename=/dev/nvme0n1", "--direct=1", "--ioengine=io_uring", "--verify=crc32c",
@@ -27,12 +28,6 @@ dd if=/tmp/data of=/dev/nvme0n1 bs=256k oflag=direct 2>/dev/null
 dd if=/dev/nvme0n1 bs=4k count=256 iflag=direct 2>/dev/null | cmp - /tmp/data
 """
 RESETS = "for n in 1 2 3; do sleep 0.2; nvme reset /dev/nvme0 || exit 1; done"
-
-
-def said(guest: Guest, *argv: str) -> str:
-    done = guest.capture(argv, timeout=120.0)
-    assert done.code == 0, (argv, done)
-    return done.stdout.decode()
 
 
 def test_a_drive_works_with_any_memory(

@@ -8,20 +8,15 @@ from typing import Any
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import shell
 
 MIB = 1 << 20
 
 AWAIT = "for i in $(seq 200); do {condition} && exit 0; sleep 0.05; done; exit 1"
 
 
-def sh(guest: Guest, script: str) -> str:
-    done = guest.capture(["sh", "-c", script])
-    assert done.code == 0, (script, done)
-    return done.stdout.decode()
-
-
 def nvme(guest: Guest, arguments: str) -> Any:
-    return json.loads(sh(guest, f"nvme {arguments} -o json"))
+    return json.loads(shell(guest, f"nvme {arguments} -o json"))
 
 
 def refused(guest: Guest, arguments: str) -> str:
@@ -31,7 +26,7 @@ def refused(guest: Guest, arguments: str) -> str:
 
 
 def await_(guest: Guest, condition: str) -> None:
-    sh(guest, AWAIT.format(condition=condition))
+    shell(guest, AWAIT.format(condition=condition))
 
 
 def listed(guest: Guest, arguments: str = "") -> list[int]:
@@ -51,40 +46,42 @@ def test_namespaces_come_change_and_go_under_linux(images: GuestImages, tmp_path
         assert controller["oacs"] & 0b11010 == 0b11010
 
         # Formatted, with the kernel seeing the new block size at once.
-        sh(guest, "head -c 4096 /dev/zero | tr '\\0' w | dd of=/dev/nvme0n1 bs=4096 oflag=direct")
-        sh(guest, "nvme format /dev/nvme0n1 --lbaf=0 --ses=1 --force")
+        shell(
+            guest, "head -c 4096 /dev/zero | tr '\\0' w | dd of=/dev/nvme0n1 bs=4096 oflag=direct"
+        )
+        shell(guest, "nvme format /dev/nvme0n1 --lbaf=0 --ses=1 --force")
         await_(guest, "[ $(blockdev --getss /dev/nvme0n1) = 512 ]")
-        assert sh(guest, "blockdev --getsize64 /dev/nvme0n1").strip() == str(64 * MIB)
-        assert sh(guest, "head -c 4096 /dev/nvme0n1 | tr -d '\\0' | wc -c").strip() == "0"
+        assert shell(guest, "blockdev --getsize64 /dev/nvme0n1").strip() == str(64 * MIB)
+        assert shell(guest, "head -c 4096 /dev/nvme0n1 | tr -d '\\0' | wc -c").strip() == "0"
         namespace = nvme(guest, "id-ns /dev/nvme0n1")
         assert (namespace["nsze"], namespace["flbas"], namespace["nlbaf"]) == (131072, 0, 13)
         assert [one["ds"] for one in namespace["lbafs"]][:2] == [9, 12]
-        assert "in use" in sh(guest, "nvme id-ns /dev/nvme0n1 -H")
+        assert "in use" in shell(guest, "nvme id-ns /dev/nvme0n1 -H")
         said = refused(guest, "format /dev/nvme0n1 --lbaf=0 --pi=1 --force")
         assert "invalid format" in said or "format" in said
-        sh(guest, "nvme format /dev/nvme0n1 --lbaf=1 --force")
+        shell(guest, "nvme format /dev/nvme0n1 --lbaf=1 --force")
         await_(guest, "[ $(blockdev --getss /dev/nvme0n1) = 4096 ]")
 
         # Write-protected, which the kernel follows by itself, too.
-        sh(guest, "nvme set-feature /dev/nvme0 -n 1 -f 0x84 --value=1")
+        shell(guest, "nvme set-feature /dev/nvme0 -n 1 -f 0x84 --value=1")
         await_(guest, "[ $(cat /sys/block/nvme0n1/ro) = 1 ]")
-        sh(guest, "! dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
+        shell(guest, "! dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
         assert "write protected" in refused(guest, "write-zeroes /dev/nvme0 -n 1 -c 0")
-        sh(guest, "nvme set-feature /dev/nvme0 -n 1 -f 0x84 --value=0")
+        shell(guest, "nvme set-feature /dev/nvme0 -n 1 -f 0x84 --value=0")
         await_(guest, "[ $(cat /sys/block/nvme0n1/ro) = 0 ]")
-        sh(guest, "dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
+        shell(guest, "dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
 
         # Made, attached, used, detached, deleted; the kernel follows by itself.
-        made = sh(guest, "nvme create-ns /dev/nvme0 --nsze=65536 --ncap=65536 --flbas=0")
+        made = shell(guest, "nvme create-ns /dev/nvme0 --nsze=65536 --ncap=65536 --flbas=0")
         assert "nsid:2" in made.replace(" ", "")
         assert (listed(guest), listed(guest, "--all")) == ([1], [1, 2])
-        sh(guest, "nvme attach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
+        shell(guest, "nvme attach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
         await_(guest, "grep -lx 2 /sys/block/nvme0n*/nsid")
         assert listed(guest) == [1, 2]
-        name = sh(guest, "grep -lx 2 /sys/block/nvme0n*/nsid").split("/")[3]
-        sizes = sh(guest, f"cd /dev; blockdev --getss {name}; blockdev --getsize64 {name}")
+        name = shell(guest, "grep -lx 2 /sys/block/nvme0n*/nsid").split("/")[3]
+        sizes = shell(guest, f"cd /dev; blockdev --getss {name}; blockdev --getsize64 {name}")
         assert sizes.split() == ["512", str(32 * MIB)]
-        sh(guest, f"dd if=/dev/zero of=/dev/{name} bs=1M count=4 oflag=direct conv=fsync")
+        shell(guest, f"dd if=/dev/zero of=/dev/{name} bs=1M count=4 oflag=direct conv=fsync")
         said = refused(guest, "attach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
         assert "already" in said
         assert "capacity" in refused(
@@ -92,29 +89,31 @@ def test_namespaces_come_change_and_go_under_linux(images: GuestImages, tmp_path
         )
         controllers = nvme(guest, "list-ctrl /dev/nvme0 --namespace-id=2")
         assert [one["ctrl_id"] for one in controllers["ctrl_list"]] == [0]
-        sh(guest, "nvme detach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
+        shell(guest, "nvme detach-ns /dev/nvme0 --namespace-id=2 --controllers=0")
         await_(guest, f"[ ! -e /sys/block/{name} ]")
-        sh(guest, "nvme delete-ns /dev/nvme0 --namespace-id=2")
+        shell(guest, "nvme delete-ns /dev/nvme0 --namespace-id=2")
         assert listed(guest, "--all") == [1]
         assert not (folder / "namespace-2").exists()
 
         # Tested and sanitized.
         test = "nvme device-self-test /dev/nvme0 --wait"
-        sh(guest, f"timeout 60 {test} --namespace-id=0xffffffff --self-test-code=1")
+        shell(guest, f"timeout 60 {test} --namespace-id=0xffffffff --self-test-code=1")
         tests = nvme(guest, "self-test-log /dev/nvme0")
         first = tests["List of Valid Reports"][0]
         assert (first["Self test result"], first["Self test code"]) == (0, 1), tests
-        sh(guest, f"timeout 60 {test} --namespace-id=1 --self-test-code=2")
+        shell(guest, f"timeout 60 {test} --namespace-id=1 --self-test-code=2")
         tests = nvme(guest, "self-test-log /dev/nvme0")
         first = tests["List of Valid Reports"][0]
         assert (first["Self test result"], first["Self test code"]) == (0, 2), tests
-        sh(guest, "head -c 4096 /dev/zero | tr '\\0' w | dd of=/dev/nvme0n1 bs=4096 oflag=direct")
-        sh(guest, "nvme sanitize /dev/nvme0 --sanact=2")
+        shell(
+            guest, "head -c 4096 /dev/zero | tr '\\0' w | dd of=/dev/nvme0n1 bs=4096 oflag=direct"
+        )
+        shell(guest, "nvme sanitize /dev/nvme0 --sanact=2")
         await_(guest, "nvme sanitize-log /dev/nvme0 | grep -qi 'sstat.*0x.*1$'")
         log = nvme(guest, "sanitize-log /dev/nvme0")
         (log,) = log.values()
         assert (log["sprog"], log["cdw10_info"]) == (65535, 2), log
-        sh(guest, "echo 3 > /proc/sys/vm/drop_caches")
-        assert sh(guest, "head -c 4096 /dev/nvme0n1 | tr -d '\\0' | wc -c").strip() == "0"
+        shell(guest, "echo 3 > /proc/sys/vm/drop_caches")
+        assert shell(guest, "head -c 4096 /dev/nvme0n1 | tr -d '\\0' | wc -c").strip() == "0"
         assert "invalid" in refused(guest, "sanitize /dev/nvme0 --sanact=4")
-        sh(guest, "nvme sanitize-log /dev/nvme0; nvme self-test-log /dev/nvme0; nvme list")
+        shell(guest, "nvme sanitize-log /dev/nvme0; nvme self-test-log /dev/nvme0; nvme list")

@@ -14,6 +14,7 @@ import pytest
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import said
 
 CPUS = 2
 SIZE = 64 << 20
@@ -35,12 +36,6 @@ def linux(images: GuestImages, trace: Path) -> Iterator[Guest]:
         Guest(images, socket, 768, CPUS) as guest,
     ):
         yield guest
-
-
-def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
-    done = guest.capture(argv, stdin)
-    assert done.code == 0, (argv, done)
-    return done.stdout.decode()
 
 
 def verified(guest: Guest, *options: str) -> None:
