@@ -311,6 +311,22 @@ def test_a_long_step_stops_all_guests_until_the_device_has_taken_over(
             assert it.run == [True, True] and it.clock.frozen is None and not it.still.uncertain
 
 
+def test_a_long_step_does_not_continue_a_guest_that_its_user_has_stopped(tmp_path: Path) -> None:
+    with watched(tmp_path) as (it, watch):
+        it.guests[1].stop()
+        it.settle()
+        for _ in range(3):
+            assert len(watch.monitors) == 1
+            watch.stopped = it.wall()
+            it.guests[0].stop()
+            it.wall.ns += 100 * MS
+            it.settle()
+            assert it.run == [True, False] and watch.stopped == 0 and it.clock.frozen is None
+        it.guests[1].cont()
+        it.settle()
+        assert len(watch.monitors) == 2
+
+
 def test_a_guest_that_leaves_in_a_stop_is_watched_until_it_goes_on(tmp_path: Path) -> None:
     with watched(tmp_path) as (it, watch):
         it.still.expect(it.clock.now() + MS)

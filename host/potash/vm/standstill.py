@@ -258,8 +258,8 @@ class Standstill:
         watched = [
             guest
             for guest in self._guests
-            if guest.monitor is not None
-            and ((guest.present and guest.greeted) or guest.stopped_here)
+            if guest.stopped_here  # or else runs, as another's stop must not end here
+            or (guest.present and guest.greeted and not guest.stands_elsewhere)
         ]
         if watched != [guest for guest in self._guests if guest.watched]:
             for guest in self._guests:

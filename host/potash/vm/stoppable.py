@@ -177,8 +177,8 @@ class StoppableGuest:
 
     @property
     def stands_elsewhere(self) -> bool:
-        """The guest was stopped, but not here."""
-        return not self._running and not self.stopped_here
+        """The guest was stopped, but neither here nor by the watch."""
+        return not (self._running or self.stopped_here or self._stopped_by_watch)
 
     @property
     def uncertain(self) -> bool:
