@@ -22,6 +22,8 @@ from support.compute_programs import SUM
 from support.docs import blocks
 from support.vm import LIMIT, built, each, shell
 
+pytestmark = pytest.mark.usefixtures("accelerator_path")
+
 
 def test_a_host_in_c_keeps_executions_in_flight(linux: Guest, tmp_path: Path) -> None:
     built("queue", tmp_path)
