@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nvme_spec.logs import SanitizeState
 from nvme_spec.registers import CmbUse
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
@@ -169,11 +170,13 @@ class HostileGuest(RuleBasedStateMachine):
     def restore_namespace(self) -> None:
         """The guest may have done to its drive what it likes; a good one makes of it what it
         was."""
-        for _ in range(100):
-            if not self.host.executor.waiting:
-                break
+        for _ in range(100):  # a sanitize operation goes on once programs and the APU have answered
             self.host.executor.run_all()
+            self.apu_answers()
             self.host.service()
+            sanitizing = self.host.rpu.controller.sanitizing.state is SanitizeState.IN_PROGRESS
+            if not self.host.executor.waiting and not sanitizing:
+                break
         admin = self.host.admin
         self.host.put(bytes(PAGE))
         self.host.command(admin, 0x0D, nsid=0xFFFF_FFFF, cdws=(1,))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import first_load, report
+from potash.bench import first_load, models, report
 from potash.cli.app import run_app
 from potash.cli.device.bench import bench
 from potash.models import public
@@ -134,6 +134,7 @@ def test_the_list_has_what_is_needed_to_find_and_trust_them(
 def test_a_network_is_measured_or_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ai_edge_quantizer")
     monkeypatch.setattr(report, "WINDOW", 0)
+    monkeypatch.setattr(models, "OFFERED", tuple(public.PUBLIC))
     monkeypatch.setattr(first_load, "measure", len)  # in a process of its own
     chosen = ("--only", NAME, "--only", "changed")
     done = CliRunner().invoke(bench, ["model", *chosen, "--pairs", "1", "--json"])

@@ -171,8 +171,8 @@ class Host:
     ) -> None:
         """`shapes` are those of namespaces that are not plain blocks. `memory_bar` is the identifier
         of a memory namespace of `drive` that is in BAR 4. Memory is reached `by_messages` where it
-        is not mapped. With `window` it is in windows of so many bytes. The subsystem has so many `controllers`;
-        `support.controllers` has the hosts of the others."""
+        is not mapped. With `window` it is in windows of so many bytes. The subsystem has so many
+        `controllers`; `support.controllers` has the hosts of the others."""
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
         self.memory = SealedMemory(memory)

@@ -53,7 +53,7 @@ path() {{
     set -- /sys/class/nvme/nvme{number}/nvme*c{number}n*
     [ -e "$1" ] && [ ! -e /sys/class/nvme-subsystem/nvme-subsys{number}/nvme{number} ]
 }}
-left=200
+left=600
 until path || {{ [ -b /dev/nvme{number}n1 ] && ordered && {{ all || [ $left = 0 ]; }}; }}; do
     ordered || again
     [ ! -b /dev/nvme{number}n1 ] || left=$((left - 1))

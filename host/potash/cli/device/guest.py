@@ -88,7 +88,8 @@ def running_guest(
                     config.guest.memory // MEBI,
                     config.guest.cpus,
                     more=others,
-                    namespaces=len(config.shapes) + (not config.namespaces),
+                    namespaces=sum(0 in (shape.controllers or (0,)) for shape in config.shapes)
+                    + (not config.namespaces),
                     monitors=monitors,
                     progress=progress,
                 )
