@@ -153,8 +153,8 @@ def snapshot(device: Running) -> reported.Snapshot:
         ],
         modelled=_modelled(core, rpu.holding),
         extensions=[
-            _same(reported.Extension, one)
-            for one in (core.settings.extensions.listed if core.settings.extensions else ())
+            _same(reported.Extension, listed)
+            for listed in (core.settings.extensions.listed if core.settings.extensions else ())
         ],
         placement=[
             _same(reported.PlacementHandle, counted)

@@ -1,7 +1,6 @@
 """Several controllers of one NVM subsystem: what they share, and what is each one's own."""
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from support.controllers import (
     write,
 )
 from support.extended import settings
-from support.nvme_host import CC, CSTS, DATA, NSSR, Host, SlowMedia
+from support.nvme_host import CC, CSTS, DATA, NSSR, Host
 
 WRITE, READ, FLUSH, FORMAT, SANITIZE = 0x01, 0x02, 0x00, 0x80, 0x84
 IDENTIFY, GET_LOG, SET_FEATURES, GET_FEATURES = 0x06, 0x02, 0x09, 0x0A
@@ -33,19 +32,6 @@ ATTACH, DETACH = 0, 1
 NAMESPACE_CHANGED = 2 | 0 << 8 | 4 << 16
 SHUT_DOWN = 4 << 20 | 6 << 16 | 1 << 14 | 6 << 4 | 1
 PAGE = 4096
-
-
-@pytest.fixture
-def pair() -> Iterator[list[Host]]:
-    with controllers(2, media={1: MemoryMedia.create(1 << 20)}) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def slow_pair() -> Iterator[list[Host]]:
-    """On media that always have to be waited for."""
-    with controllers(2, media={1: SlowMedia.create(1 << 20)}) as hosts:
-        yield hosts
 
 
 def attached(host: Host, nsid: int = 1) -> list[int]:

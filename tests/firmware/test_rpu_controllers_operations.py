@@ -2,12 +2,10 @@
 zones of a namespace do by themselves."""
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 
 from potash_device.media.drive import Drive
-from potash_device.media.store import MemoryMedia
 from support import zones
 from support.controllers import (
     changed,
@@ -18,7 +16,7 @@ from support.controllers import (
     watch,
     write,
 )
-from support.nvme_host import CSTS, NSSR, Host, SlowMedia
+from support.nvme_host import CSTS, NSSR, Host
 
 WRITE, READ, FORMAT, SANITIZE = 0x01, 0x02, 0x80, 0x84
 GET_LOG, SET_FEATURES, COMMIT, DOWNLOAD, ATTACHMENT = 0x02, 0x09, 0x10, 0x11, 0x15
@@ -28,19 +26,6 @@ SANITIZE_COMPLETED = 6 | 1 << 8 | 0x81 << 16
 FIRMWARE_STARTS = 2 | 1 << 8 | 3 << 16
 ZONES_CHANGED = 2 | 0xEF << 8 | 0xBF << 16
 PAGE = 4096
-
-
-@pytest.fixture
-def pair() -> Iterator[list[Host]]:
-    with controllers(2, media={1: MemoryMedia.create(1 << 20)}) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def slow_pair() -> Iterator[list[Host]]:
-    """On media that always have to be waited for."""
-    with controllers(2, media={1: SlowMedia.create(1 << 20)}) as hosts:
-        yield hosts
 
 
 def begin(host: Host, opcode: int, cid: int, **fields: object) -> None:

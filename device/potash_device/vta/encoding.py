@@ -80,7 +80,10 @@ class Layout:
 
     @functools.cached_property
     def _limits(self) -> tuple[tuple[str, int, int, int, int], ...]:
-        return tuple((one.name, one.low, one.minimum, one.maximum, one.mask) for one in self.fields)
+        return tuple(
+            (field.name, field.low, field.minimum, field.maximum, field.mask)
+            for field in self.fields
+        )
 
     def reserved(self, word: int) -> int:
         """The bits of `word` that no field names."""

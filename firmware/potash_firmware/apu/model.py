@@ -329,8 +329,8 @@ def _restore(
         raise ValueError("too many blocks are granted")
     if saved["state"] not in JobState.__members__:
         raise ValueError(f"an accelerator cannot be {saved['state']}")
-    known = saved["outcome"].keys() & {one.name for one in fields(Outcome)}
-    outcome = Outcome(**{name: saved["outcome"][name] for name in known})
+    names = saved["outcome"].keys() & {field.name for field in fields(Outcome)}
+    outcome = Outcome(**{name: saved["outcome"][name] for name in names})
     if not outcome.ended <= outcome.steps <= MOST_STEPS:
         raise ValueError(f"{outcome.ended} of {outcome.steps} steps cannot have ended")
     return (JobState[saved["state"]], active, outcome, buffers, firmware), images

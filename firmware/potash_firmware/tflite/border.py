@@ -73,7 +73,7 @@ def _loops(place: Array, image: Array) -> tuple[int, list[Loop]] | None:
     """The bytes of a run, and the loops around it, outermost first. None for other values."""
     if place.dtype != image.dtype:
         return None
-    axes = [Loop(*one) for one in zip(image.shape, image.strides, place.strides, strict=True)]
+    axes = [Loop(*axis) for axis in zip(image.shape, image.strides, place.strides, strict=True)]
     if image.itemsize > 1:
         # Elements of a row are contiguous in the surface, and channels of a pixel in the tensor.
         *before, across, deep, last = axes

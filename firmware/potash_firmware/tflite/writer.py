@@ -137,11 +137,11 @@ class ModelBuilder:
 
     def sign(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Give inputs and outputs the names of their tensors, for callers of the model by name."""
-        given, wanted = (
+        named_inputs, named_outputs = (
             {self._graph.tensors[index].name: index for index in indices}
             for indices in (inputs, outputs)
         )
-        self._model.signatureDefs = [signature_of(given, wanted)]
+        self._model.signatureDefs = [signature_of(named_inputs, named_outputs)]
 
     def build(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The flatbuffer of the model with these inputs and outputs."""

@@ -168,10 +168,10 @@ class Runtime:
         """Append the instructions of some kernels, quickly where they are the same object as
         before. Raises ValueError, VtaMemoryError."""
         cache = self._kernels
-        known = self._repeated.get(id(kernels))
-        if known is not None and known.changes == cache.changes:
-            cache.use(known.micro_ops)
-            self._commands.emit_words(Stage.COMPUTE, known.words)
+        repeated = self._repeated.get(id(kernels))
+        if repeated is not None and repeated.changes == cache.changes:
+            cache.use(repeated.micro_ops)
+            self._commands.emit_words(Stage.COMPUTE, repeated.words)
             return
         changes, words = cache.changes, [self._push(kernel) for kernel in kernels]
         if words and cache.changes == changes:
@@ -266,13 +266,13 @@ class Runtime:
     def _push(self, kernel: AluKernel | GemmKernel) -> int:
         """Append a kernel's instruction, and return it."""
         begin = self._kernels.locate(kernel.micro_ops)
-        known = self._of_kernels.get((id(kernel), begin))
-        if known is None:
-            known = kernel, kernel.encode(begin, self.config)
-            self._of_kernels[id(kernel), begin] = known
-        self._commands.emit_word(Stage.COMPUTE, known[1])
+        kept = self._of_kernels.get((id(kernel), begin))
+        if kept is None:
+            kept = kernel, kernel.encode(begin, self.config)
+            self._of_kernels[id(kernel), begin] = kept
+        self._commands.emit_word(Stage.COMPUTE, kept[1])
         self._heap.held = True
-        return known[1]
+        return kept[1]
 
     def _encoded(self, instruction: Instruction) -> tuple[Stage, int]:
         """An instruction's module and bits. Raises InstructionError."""

@@ -146,16 +146,16 @@ def table(results: Sequence[Result]) -> list[str]:
     heads = ("", "metric", "unit", "value", "baseline", "ratio", "lowest", "highest", "pairs")
     rows = [
         (
-            one.name,
-            one.metric,
-            one.unit,
-            _figure(one.value),
-            _figure(one.baseline.value) if one.baseline else "",
-            f"{one.ratio:.2f}" if one.ratio is not None else "",
-            *(f"{end:.2f}" if one.baseline else _figure(end) for end in one.spread),
-            str(one.pairs),
+            result.name,
+            result.metric,
+            result.unit,
+            _figure(result.value),
+            _figure(result.baseline.value) if result.baseline else "",
+            f"{result.ratio:.2f}" if result.ratio is not None else "",
+            *(f"{end:.2f}" if result.baseline else _figure(end) for end in result.spread),
+            str(result.pairs),
         )
-        for one in results
+        for result in results
     ]
     return columns([heads, *rows], "<<<>")
 

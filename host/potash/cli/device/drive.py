@@ -368,18 +368,18 @@ def plot(
 
 def _plot_lines(found: Sequence[Window]) -> list[str]:
     heads = ("s", "GiB written", "amplification", "writes: p50 µs", "p99", "p99.9")
-    reads = any(one.reads for one in found)
+    reads = any(sample.reads for sample in found)
     rows = [
         (
-            f"{one.seconds:.3f}",
-            f"{one.written / 2**30:.2f}",
-            f"{one.write_amplification:.3f}",
+            f"{sample.seconds:.3f}",
+            f"{sample.written / 2**30:.2f}",
+            f"{sample.write_amplification:.3f}",
             *(
                 f"{figure:.1f}" if some else ""
-                for some in ((one.writes, one.reads) if reads else (one.writes,))
+                for some in ((sample.writes, sample.reads) if reads else (sample.writes,))
                 for figure in some or (0.0,) * 3
             ),
         )
-        for one in found[:: max(1, len(found) // SHOWN)]
+        for sample in found[:: max(1, len(found) // SHOWN)]
     ]
     return columns([(*heads, *(("reads: p50 µs", "p99", "p99.9") if reads else ())), *rows], ">")

@@ -152,7 +152,7 @@ def _table(points: Sequence[Point], everything: bool) -> list[str]:
             f"{point.gops or 0:.1f}",
             f"{point.utilisation or 0:.1%}",
         )
-        for point in sorted(shown, key=lambda one: one.latency)
+        for point in sorted(shown, key=lambda point: point.latency)
     ]
     return columns([("", *points[0].varied, *heads), *rows])
 
