@@ -142,6 +142,18 @@ def test_a_reset_changes_nothing_about_them(host: Host, queue: Queue) -> None:
     assert on(host, host.create_io_queue(), READ, 5).status == 0x281
 
 
+def test_a_read_waits_until_marks_that_it_sees_are_saved(host: Host, queue: Queue) -> None:
+    """A process that is killed before has taken back nothing that a host was told."""
+    for cid, opcode in enumerate((UNCORRECTABLE, READ), 1):
+        host.place(queue, opcode, cid, nsid=1, cdws=(5,))
+    host.ring(queue)
+    host.service()
+    assert host.reap(queue) == []
+    host.executor.run_all()
+    host.service()
+    assert [(done.cid, done.status) for done in host.reap(queue)] == [(1, 0), (2, 0x281)]
+
+
 def test_a_job_is_told_of_them_before_it_reads(host: Host, queue: Queue) -> None:
     """Namespace 1 has blocks of 4096 bytes; ranges need not be whole blocks."""
     apu = host.connect_apu()

@@ -218,9 +218,10 @@ class WriteBacks(Part):
             if durable:
                 media.flush()
 
+        in_flight = namespace.in_flight
         ranges = [(item.first, item.length) for item in pieces]
         self._writing += 1
-        future = self.media_work.on_blocks(namespace.in_flight, ranges, write, writes=True)
+        future = self.media_work.on_blocks(in_flight, ranges, write, writes=True)
         yield {future}
         error = future.exception()
         if isinstance(error, MediaError):
@@ -240,7 +241,7 @@ class WriteBacks(Part):
             self._ended(work)
         if marked:
             with suppress(NvmeError):  # the blocks are as good as saved by the next flush
-                yield from self.uncorrectable.save()
+                yield from self.uncorrectable.save(in_flight, ranges)
 
     def check(self, message: ReadCheck) -> None:
         """Say whether a job may read the blocks of its input, as a host's Read would find."""

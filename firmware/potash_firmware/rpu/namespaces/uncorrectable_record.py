@@ -3,14 +3,14 @@
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
 from potash_firmware.rpu.command import Steps
-from potash_firmware.rpu.media_work import MediaWork
+from potash_firmware.rpu.media_work import BlocksInFlight, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Inventory
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, SavedRanges
@@ -52,11 +52,17 @@ class UncorrectableRecord(Part):
         ones."""
         return self._saved == self._changes
 
-    def save(self) -> Steps:
-        """Have the uncorrectable blocks, as they are now, outlive a power cycle."""
+    def save(
+        self, in_flight: BlocksInFlight | None = None, ranges: Iterable[tuple[int, int]] = ()
+    ) -> Steps:
+        """Have the uncorrectable blocks, as they are now, outlive a power cycle. Nothing reads what
+        has changed, the `ranges` of a namespace, until it does."""
         write, change = self._changed()
         try:
-            yield self._media_work.submit(write)
+            if in_flight is None:
+                yield self._media_work.submit(write)
+            else:
+                yield self._media_work.on_blocks(in_flight, ranges, write, writes=True)
         except MediaError as error:
             # It is so for now, and saved as soon as a flush finds the sidecar writable again.
             raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None

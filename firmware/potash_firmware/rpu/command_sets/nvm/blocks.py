@@ -243,24 +243,24 @@ def require_writable(controller: Controller, namespace: Namespace) -> None:
         raise write_error(controller, namespace, error) from None
 
 
-def must_remove_marks(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> bool:
+def must_remove_marks(controller: Controller, blocks: Target) -> bool:
     """Return True if a write of these blocks has to remove marks of Write Uncorrectable.
 
     Such a write must be durable before the marks are removed: otherwise a power loss could bring
     back the older data. Raises NvmeError if a marked range would be split while the table is full.
     """
-    uncorrectable = namespace.uncorrectable
-    if uncorrectable.first_in(slba, blocks) is None:
+    uncorrectable = blocks.namespace.uncorrectable
+    if uncorrectable.first_in(blocks.slba, blocks.blocks) is None:
         return False
-    if uncorrectable.splits(slba, blocks) and controller.uncorrectable.is_full:
+    if uncorrectable.splits(blocks.slba, blocks.blocks) and controller.uncorrectable.is_full:
         raise full()
     return True
 
 
-def remove_marks(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Steps:
+def remove_marks(controller: Controller, blocks: Target) -> Steps:
     """Remove the marks of blocks that were written, and save that before the command ends."""
-    namespace.uncorrectable.remove(slba, blocks)
-    return controller.uncorrectable.save()
+    blocks.namespace.uncorrectable.remove(blocks.slba, blocks.blocks)
+    return controller.uncorrectable.save(blocks.in_flight, blocks.ranges)
 
 
 def full() -> NvmeError:

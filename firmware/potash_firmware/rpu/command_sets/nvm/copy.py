@@ -166,7 +166,7 @@ def _write(
         for source in sources:
             namespace.require_readable(source.slba, source.blocks)
             require_correctable(namespace, source.slba, source.blocks)
-        unmark = must_remove_marks(controller, namespace, destination.slba, destination.blocks)
+        unmark = must_remove_marks(controller, destination)
         durable = unmark or fields.fua or namespace.write_through
         if controller.placement is not None:
             controller.placement.write(namespace.nsid, placement, length)
@@ -190,7 +190,7 @@ def _write(
         controller.health.count_write(length)
         controller.statistics.moved += length
         if unmark:
-            yield from remove_marks(controller, namespace, destination.slba, destination.blocks)
+            yield from remove_marks(controller, destination)
         return None
 
     due = None

@@ -122,7 +122,7 @@ def write_zeroes(controller: Controller, command: Command) -> Steps:
     if protection is not None and (protection.prinfo & CHECKS or protection.checks_storage_tag):
         raise NvmeError(Status.INVALID_PROTECTION_INFORMATION, "Write Zeroes checks nothing")
     require_writable(controller, namespace)
-    unmark = must_remove_marks(controller, namespace, blocks.slba, blocks.blocks)
+    unmark = must_remove_marks(controller, blocks)
     durable = unmark or blocks.fua or namespace.write_through
     block_size, size = namespace.block_size, HOLE_STEP if blocks.deac else STEP
 
@@ -147,20 +147,21 @@ def write_zeroes(controller: Controller, command: Command) -> Steps:
 
     yield from carry_out(controller, command, namespace, parts(), write_error, writes=True)
     if unmark:
-        yield from remove_marks(controller, namespace, blocks.slba, blocks.blocks)
+        yield from remove_marks(controller, blocks)
     return None
 
 
 def write_uncorrectable(controller: Controller, command: Command) -> Steps:
     """Have the blocks read as errors until they are written."""
     blocks = target(controller, command, moves_data=False)
+    yield from in_turn(blocks.in_flight, blocks.ranges, writes=True)
     namespace = blocks.namespace
     require_writable(controller, namespace)
     uncorrectable = namespace.uncorrectable
     if controller.uncorrectable.is_full and not uncorrectable.touches(blocks.slba, blocks.blocks):
         raise full()
     uncorrectable.add(blocks.slba, blocks.blocks)
-    return controller.uncorrectable.save()
+    return (yield from controller.uncorrectable.save(blocks.in_flight, blocks.ranges))
 
 
 def dataset_management(controller: Controller, command: Command) -> Steps:

@@ -88,9 +88,7 @@ def write(controller: Controller, command: Command) -> Steps:
     namespace = blocks.namespace
     content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=False)
-    unmark = bool(namespace.uncorrectable.firsts) and must_remove_marks(
-        controller, namespace, blocks.slba, blocks.blocks
-    )
+    unmark = bool(namespace.uncorrectable.firsts) and must_remove_marks(controller, blocks)
     durable = unmark or blocks.fua or namespace.write_through
     if controller.placement is not None:
         controller.placement.write(namespace.nsid, blocks.placement, blocks.length)
@@ -109,5 +107,5 @@ def write(controller: Controller, command: Command) -> Steps:
         raise write_error(controller, namespace, error) from None
     controller.health.count_write(blocks.length)
     if unmark:
-        yield from remove_marks(controller, namespace, blocks.slba, blocks.blocks)
+        yield from remove_marks(controller, blocks)
     return None
