@@ -3,7 +3,6 @@ need not be written."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -492,19 +491,3 @@ def test_a_stream_with_more_pairs_than_there_is_room_for() -> None:
         patch.setattr("potash_device.vta.fast.simulator.MOST_PAIRS", 1 << 15)
         pair.check(finished(*[gemm] * 4))
         pair.check(finished(gemm))
-
-
-def test_micro_ops_that_a_stream_loads_are_left_in_their_buffer() -> None:
-    """Also where the steps are kept, with others beside them and with others in DRAM."""
-    pair = Pair(DEFAULT, micro_ops=[MicroOp(x) for x in range(9)])
-    load = Load(
-        memory_type=MemoryId.UOP, sram_base=3, dram_base=BASE // 4, y_size=1, x_size=2, x_pad_1=1
-    )
-    alu = Alu(alu_opcode=AluOpcode.ADD, use_imm=True, imm=1, uop_bgn=3, uop_end=5)
-    stream = finished(load, alu)
-    for number in range(4):
-        for dram in pair.drams:
-            dram[:8] = np.array([number // 2, 5], "<u4").tobytes()
-        pair.readable.uop[6] = 70 + number
-        pair.fast.adopt(pair.readable)
-        assert pair.check(stream).refusal is None

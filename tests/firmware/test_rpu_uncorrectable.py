@@ -154,6 +154,20 @@ def test_a_read_waits_until_marks_that_it_sees_are_saved(host: Host, queue: Queu
     assert [(done.cid, done.status) for done in host.reap(queue)] == [(1, 0), (2, 0x281)]
 
 
+def test_a_controller_is_ready_again_once_marks_of_before_are_saved(
+    host: Host, queue: Queue
+) -> None:
+    host.place(queue, UNCORRECTABLE, 1, nsid=1, cdws=(5,))
+    host.ring(queue)
+    host.service()
+    host.disable()
+    host.begin_enable()
+    assert not host.ready
+    host.executor.run_all()
+    host.service()
+    assert host.ready
+
+
 def test_a_job_is_told_of_them_before_it_reads(host: Host, queue: Queue) -> None:
     """Namespace 1 has blocks of 4096 bytes; ranges need not be whole blocks."""
     apu = host.connect_apu()

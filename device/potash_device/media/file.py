@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from potash_device.media.durable import keep_folder
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import keep_folder
 from potash_device.media.store import Media
 
 _UNITS = ((40, "TiB"), (30, "GiB"), (0, "bytes"))

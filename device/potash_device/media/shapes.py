@@ -3,8 +3,6 @@
 It is replaced atomically, so it is in the state before or after a change, whatever ends the device.
 It also records changes that may be incomplete; they are completed before any block is read."""
 
-import errno
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from nvme_spec.identify.capabilities import CommandSet
-from potash_device.media.errors import MediaError
+from potash_device.media.durable import replace_file
 from potash_device.saved import typed
 from potash_wire.records import U8, U16, U32, Range
 
@@ -413,34 +411,6 @@ def write_list(path: Path, listed: Listed) -> None:
             if name in _ALWAYS or value != NamespaceShape._field_defaults[name]
         ]
     replace_file(path, "\n".join(lines) + "\n")
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file, which appears complete or not at all, and which only its user may read, as the
-    media. Raises MediaError."""
-    new = path.with_name(path.name + ".new")
-    try:
-        with new.open("w") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
-        keep_folder(path.parent)
-    except OSError as error:
-        raise MediaError(error.errno, f"cannot write {path}: {error.strerror}") from None
-
-
-def keep_folder(folder: Path) -> None:
-    """Have the names in `folder` outlive a loss of power. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have nothing to do for a folder
-            raise
-    finally:
-        os.close(fd)
 
 
 _ALWAYS = ("size", "block_size")

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from potash_device.media.durable import keep_folder
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import keep_folder
 
 if TYPE_CHECKING:  # only a drive with such a namespace needs it
     from sqlite3 import Connection

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from potash_device.media.drive import Drive
+from potash_device.media.durable import replace_file
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import replace_file
 from potash_device.saved import read_json
 from potash_firmware import extension_limits
 from potash_firmware.extension_limits import (

@@ -91,7 +91,7 @@ class Subsystem(Generic[Controller]):
         handles = settings.placement.handles if settings.placement else 0
         self.inventory = inventory = Inventory(boards, handles, clock)
         inventory.with_accelerators |= {*settings.accelerators.values()}
-        self.uncorrectable = UncorrectableRecord(storage.sidecar, inventory, self.media_work)
+        self.uncorrectable = UncorrectableRecord(storage.sidecar, inventory)
         self.timers = Deadlines(GuestClock(clock))
         """Timers of the firmware itself, in host time."""
         self.apu = apu = ApuLink(buffers, self.timers)

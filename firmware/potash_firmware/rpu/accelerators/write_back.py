@@ -241,7 +241,7 @@ class WriteBacks(Part):
             self._ended(work)
         if marked:
             with suppress(NvmeError):  # the blocks are as good as saved by the next flush
-                yield from self.uncorrectable.save(in_flight, ranges)
+                yield from self.uncorrectable.save(self.media_work, in_flight, ranges)
 
     def check(self, message: ReadCheck) -> None:
         """Say whether a job may read the blocks of its input, as a host's Read would find."""

@@ -262,7 +262,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         for zone in zones:
             namespace.uncorrectable.remove(zone.first, size)
         if namespace.uncorrectable.ranges() != bad:
-            yield from controller.uncorrectable.save(in_flight, ranges)
+            yield from controller.uncorrectable.save(controller.media_work, in_flight, ranges)
         return None
 
     due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)

@@ -27,10 +27,9 @@ killed between the two records of a format does not mistake old ranges for new o
 class UncorrectableRecord(Part):
     """The record of one drive."""
 
-    def __init__(self, sidecar: Sidecar, namespaces: Inventory, media_work: MediaWork) -> None:
+    def __init__(self, sidecar: Sidecar, namespaces: Inventory) -> None:
         self._sidecar = sidecar
         self._namespaces = namespaces
-        self._media_work = media_work
         self._changes = 0
         self._saved = 0
 
@@ -53,16 +52,22 @@ class UncorrectableRecord(Part):
         return self._saved == self._changes
 
     def save(
-        self, in_flight: BlocksInFlight | None = None, ranges: Iterable[tuple[int, int]] = ()
+        self,
+        media_work: MediaWork,
+        in_flight: BlocksInFlight | None = None,
+        ranges: Iterable[tuple[int, int]] = (),
     ) -> Steps:
-        """Have the uncorrectable blocks, as they are now, outlive a power cycle. Nothing reads what
-        has changed, the `ranges` of a namespace, until it does."""
+        """Have the uncorrectable blocks, as they are now, outlive a power cycle.
+
+        Until then, nothing reads what has changed, the `ranges` of a namespace, and a controller
+        whose `media_work` does this is not ready again after a reset.
+        """
         write, change = self._changed()
         try:
             if in_flight is None:
-                yield self._media_work.submit(write)
+                yield media_work.submit(write)
             else:
-                yield self._media_work.on_blocks(in_flight, ranges, write, writes=True)
+                yield media_work.on_blocks(in_flight, ranges, write, writes=True)
         except MediaError as error:
             # It is so for now, and saved as soon as a flush finds the sidecar writable again.
             raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None

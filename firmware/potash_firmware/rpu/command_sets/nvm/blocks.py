@@ -260,7 +260,7 @@ def must_remove_marks(controller: Controller, blocks: Target) -> bool:
 def remove_marks(controller: Controller, blocks: Target) -> Steps:
     """Remove the marks of blocks that were written, and save that before the command ends."""
     blocks.namespace.uncorrectable.remove(blocks.slba, blocks.blocks)
-    return controller.uncorrectable.save(blocks.in_flight, blocks.ranges)
+    return controller.uncorrectable.save(controller.media_work, blocks.in_flight, blocks.ranges)
 
 
 def full() -> NvmeError:

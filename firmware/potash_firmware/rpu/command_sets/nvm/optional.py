@@ -161,7 +161,8 @@ def write_uncorrectable(controller: Controller, command: Command) -> Steps:
     if controller.uncorrectable.is_full and not uncorrectable.touches(blocks.slba, blocks.blocks):
         raise full()
     uncorrectable.add(blocks.slba, blocks.blocks)
-    return (yield from controller.uncorrectable.save(blocks.in_flight, blocks.ranges))
+    media_work = controller.media_work
+    return (yield from controller.uncorrectable.save(media_work, blocks.in_flight, blocks.ranges))
 
 
 def dataset_management(controller: Controller, command: Command) -> Steps:

@@ -50,7 +50,7 @@ def flush_all(controller: Controller, namespaces: Sequence[StoredNamespace]) -> 
     if failed:
         raise failed[0]
     if not controller.uncorrectable.is_saved:
-        yield from controller.uncorrectable.save()
+        yield from controller.uncorrectable.save(controller.media_work)
     return None
 
 
