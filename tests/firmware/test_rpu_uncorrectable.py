@@ -162,6 +162,7 @@ def test_a_controller_is_ready_again_once_marks_of_before_are_saved(
     host.service()
     host.disable()
     host.begin_enable()
+    host.service()
     assert not host.ready
     host.executor.run_all()
     host.service()
