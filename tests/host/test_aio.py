@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from potash import aio
 from potash.sdk import CommandFailed, CommandTimeout, Device, DeviceGone, InvalidRequest, JobTimeout
 from potash.sdk.ioctl import IoctlTransport
 from potash.sdk.memory_namespace import Blocks, Bytes
+from potash.sdk.transport import Completion
 from potash.vm.drive import device_process
 from support.compute_programs import ENDLESS, program
 
@@ -192,6 +194,40 @@ def test_a_job_whose_task_is_cancelled_is_stopped(target: str) -> None:
             await accelerator.run(HANGING_JOB, b"data", timeout=0.1)
         result = await accelerator.run(FIRST, struct.pack("<Q", NUMBER))
         assert result.status.return_value == NUMBER
+
+    run(target, work)
+
+
+def test_a_status_is_not_older_than_the_start_of_a_job(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another thread has read the length of a status before, which is retained."""
+
+    async def work(device: aio.AsyncDevice) -> None:
+        accelerator = await device.accelerator()
+        with pytest.raises(JobTimeout):
+            await accelerator.run(HANGING_JOB, b"data", timeout=0.1)
+        read_length, goes_on = threading.Event(), threading.Event()
+        admin = Device.admin
+
+        def waiting(self: Device, opcode: int, **given: Any) -> Completion:
+            completion = admin(self, opcode, **given)
+            if not read_length.is_set():
+                read_length.set()
+                goes_on.wait(LIMIT)
+            return completion
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Device, "admin", waiting)
+            before = asyncio.create_task(accelerator.status())
+            await asyncio.to_thread(read_length.wait)
+            await accelerator.start()
+            after = asyncio.create_task(accelerator.status())
+            await asyncio.wait([after], timeout=0.2)
+            goes_on.set()
+            assert (await before).status == StatusId.STOPPED
+            assert (await after).status == StatusId.RUNNING
+        await accelerator.stop()
 
     run(target, work)
 

@@ -311,20 +311,21 @@ class AcceleratorCommands:
     ) -> T:
         """Read a structure that begins with its length: first the length, retained, then all."""
         mistake: descriptors.DescriptorError
-        for _ in range(SNAPSHOT_TRIES):
-            try:
-                length = descriptors.leading_length(read(DWORD_SIZE, True))
-                if not DWORD_SIZE <= length <= limit:
-                    raise descriptors.DescriptorError(f"it states a length of {length} bytes")
-                return decode(read(length, retain))
-            except descriptors.DescriptorError as error:
-                mistake = error
-            except PotashError:
-                raise
-            except BaseException:  # an interrupt, or the end of a task
-                with suppress(PotashError):  # or whoever reads next is told of this moment
-                    read(DWORD_SIZE, False)
-                raise
+        with self.device.snapshots:
+            for _ in range(SNAPSHOT_TRIES):
+                try:
+                    length = descriptors.leading_length(read(DWORD_SIZE, True))
+                    if not DWORD_SIZE <= length <= limit:
+                        raise descriptors.DescriptorError(f"it states a length of {length} bytes")
+                    return decode(read(length, retain))
+                except descriptors.DescriptorError as error:
+                    mistake = error
+                except PotashError:
+                    raise
+                except BaseException:  # an interrupt, or the end of a task
+                    with suppress(PotashError):  # or whoever reads next is told of this moment
+                        read(DWORD_SIZE, False)
+                    raise
         raise DeviceMisbehaved(f"the {what} of accelerator {self.id} is unreadable: {mistake}")
 
 

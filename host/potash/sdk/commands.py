@@ -3,6 +3,7 @@
 NVM Express Base Specification 2.0, section 5.
 """
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -98,6 +99,9 @@ class Commands:
     def __init__(self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.transport = transport
         self.timeout = timeout
+        self.snapshots = threading.Lock()
+        """Held while a thread reads a structure in two steps: in between, the device retains the
+        structure, and would give others the same, older than what they have done meanwhile."""
         self._max_transfer: int | None = None
         self._nsid = transport.nsid
 
